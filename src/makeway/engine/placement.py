@@ -150,8 +150,37 @@ class Placer:
         self, demands: Sequence[Demand], within: Mask | None = None
     ) -> tuple[Placed, ...] | Shortfall:
         """Room for every pod of every demand, or the first shortfall. Leaves the table as it was."""
+        if len(demands) > 1 and demands[0].topology and len({d.topology for d in demands}) == 1:
+            return self._place_gang_near(demands, demands[0].topology, within)
         with self.table.what_if():
             return self._place_all(demands, within)
+
+    def _place_gang_near(
+        self, demands: Sequence[Demand], request: TopologyRequest, within: Mask | None
+    ) -> tuple[Placed, ...] | Shortfall:
+        """Several pod sets that want to be near each other: one domain for all of them."""
+        free = [msgspec.structs.replace(demand, topology=None) for demand in demands]
+        codes, values = self.table.codes(request.level)
+        best: Shortfall | None = None
+        for domain in self._fullest_first(free, codes, values):
+            inside = codes == domain
+            with self.table.what_if():
+                result = self._place_all(free, inside if within is None else within & inside)
+            if not isinstance(result, Shortfall):
+                return result
+            best = _better(best, result)
+        if not request.required:
+            return self.place(free, within)
+        return best or Shortfall(demand=demands[0], placed=0)
+
+    def _fullest_first(
+        self, demands: Sequence[Demand], codes: Rows, values: dict[str, int]
+    ) -> list[int]:
+        """Domains by how little room they have for the largest demand: what is nearly full is used up first."""
+        largest = max(demands, key=self._size)
+        counts = np.minimum(self.view(largest.shape).counts, _MANY)
+        room = np.bincount(codes[codes >= 0], weights=counts[codes >= 0], minlength=len(values))
+        return sorted(range(len(values)), key=lambda d: (room[d], _name_of(values, d)))
 
     def _place_all(
         self, demands: Sequence[Demand], within: Mask | None

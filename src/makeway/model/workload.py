@@ -86,14 +86,14 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     shape: PodShape = PodShape()
     topology: TopologyRequest | None = None
     group: str | None = None  # pod sets of one group get the same flavor
+    gang: str = ""  # which of the gangs named together it belongs to
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """Whole or not at all: per member gang its minimum. A workload without a Gang is independent pods."""
 
-    minimums: tuple[
-        tuple[str, int], ...
-    ] = ()  # (pod set name or member gang, minimum); empty: every pod
+    # (member gang, or pod set where none is named; minimum). Empty: every pod of every pod set.
+    minimums: tuple[tuple[str, int], ...] = ()
     gives_up_surplus: bool = False  # pods above the minimum can be taken one by one
 
 

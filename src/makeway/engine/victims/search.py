@@ -51,7 +51,7 @@ class Oracle(Protocol):
         """Necessary conditions, for the bound."""
 
     def propose(self, allowed: Chosen) -> tuple[Chosen, int] | None:
-        """A good set out of these and a lower bound of the loss, if the oracle knows a quick way."""
+        """A good set out of these, if the oracle knows a quick way, and a lower bound of the loss of any."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +76,8 @@ def cheapest(units: Sequence[Unit], oracle: Oracle, budget: int = BUDGET) -> Fou
         return None
     allowed = search.lowest_ceiling(everything)
     best, floor_ms = search.good_set(allowed)
-    if best is None or search.loss(best) > floor_ms:
-        best, bound_ms = search.improve(allowed, best)
-        floor_ms = max(floor_ms, bound_ms)
+    best, bound_ms = search.improve(allowed, best)
+    floor_ms = max(floor_ms, bound_ms)
     if best is None:
         return None
     loss_ms = search.loss(best)
@@ -142,7 +141,7 @@ class _Search:
         return frozenset(i for i, unit in enumerate(self.units) if unit.band <= band)
 
     def good_set(self, allowed: Chosen) -> tuple[Chosen | None, int]:
-        """What the oracle proposes, if that is proven; else the better of it and of sparing the dearest. And a bound."""
+        """The better of what the oracle proposes and of sparing the dearest, and a lower bound."""
         proposal = self.oracle.propose(allowed)
         floor_ms = 0
         candidates: list[Chosen] = []
@@ -150,8 +149,6 @@ class _Search:
             proposed, floor_ms = proposal
             if self.fits(proposed):
                 candidates.append(self.minimal(proposed))
-                if self.loss(candidates[0]) <= floor_ms and self.oracle.legal(candidates[0]):
-                    return candidates[0], floor_ms
         candidates.append(self._spare_the_dearest(allowed))
         legal = [candidate for candidate in candidates if self.oracle.legal(candidate)]
         return min(legal, key=self.key, default=None), floor_ms
