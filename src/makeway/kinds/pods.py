@@ -172,7 +172,7 @@ def _with_own_values(item: Json, labels: dict[str, str] | None) -> Json | None:
     same = [key for key in item.get("matchLabelKeys") or () if key in (labels or {})]
     different = [key for key in item.get("mismatchLabelKeys") or () if key in (labels or {})]
     if selector is None or not (same or different):
-        return selector  # type: ignore[no-any-return]  # JSON
+        return selector
     expressions: list[Any] = list(selector.get("matchExpressions") or ())
     expressions += _own_value(same, "In", labels or {})
     expressions += _own_value(different, "NotIn", labels or {})

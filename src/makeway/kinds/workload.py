@@ -174,8 +174,16 @@ def _read_admission(obj: Json) -> Admission | None:
             for i, item in enumerate(block.get("podSetAssignments") or ())
         ),
         reserved_at=created_at(obj) if since is None else since,
-        admitted=true_condition(obj, "Admitted") is not None,
+        admitted=_is_admitted(obj),
     )
+
+
+def _is_admitted(obj: Json) -> bool:
+    """Without checks there is nothing between reserved and admitted, whether or not the condition is there yet."""
+    admitted = condition(obj, "Admitted")
+    if admitted is None:
+        return not status_of(obj).get("admissionChecks")
+    return bool(admitted.get("status") == "True")
 
 
 def _read_assignment(obj: Json, index: int, item: Json) -> Assignment:
