@@ -14,15 +14,13 @@ def read_resource_groups(obj: Json) -> tuple[ResourceGroup, ...]:
 
 
 class _Reader:
+    """That a resource or a flavor stands in one group only is the API's to enforce; here the first group counts."""
+
     def __init__(self, obj: Json) -> None:
         self.obj = obj
-        self.flavors: set[str] = set()
-        self.resources: set[str] = set()
 
     def group(self, path: str, group: Json) -> ResourceGroup:
         covered = tuple(str(name) for name in group.get("coveredResources") or ())
-        for index, name in enumerate(covered):
-            self._once(self.resources, name, f"{path}.coveredResources[{index}]")
         flavors = tuple(
             self.flavor(f"{path}.flavors[{index}]", flavor, covered)
             for index, flavor in enumerate(group.get("flavors") or ())
@@ -31,7 +29,6 @@ class _Reader:
 
     def flavor(self, path: str, flavor: Json, covered: tuple[str, ...]) -> FlavorQuotas:
         name = str(flavor.get("name") or "")
-        self._once(self.flavors, name, f"{path}.name")
         items = flavor.get("resources") or ()
         if len(items) != len(covered):
             raise InvalidObject(
@@ -69,13 +66,3 @@ class _Reader:
         if value is None:
             return None
         return amount(self.obj, f"{path}.{field}", resource, value)
-
-    def _once(self, seen: set[str], name: str, path: str) -> None:
-        if name in seen:
-            raise InvalidObject(
-                f'Duplicate value: "{name}".',
-                obj=title_of(self.obj),
-                field=path,
-                hint="A resource and a flavor may each appear in one group only.",
-            )
-        seen.add(name)
