@@ -23,14 +23,20 @@ app = typer.Typer(
 
 HomeOption = Annotated[
     Path | None,
-    typer.Option("--home", help="The folder that holds everything. Default: MAKEWAY_HOME, else ~/.makeway."),
+    typer.Option(
+        "--home", help="The folder that holds everything. Default: MAKEWAY_HOME, else ~/.makeway."
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")
+]
 
 
 @app.callback()
 def common(
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say more about what happens.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Say more about what happens.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     out.verbose = verbose
@@ -47,15 +53,32 @@ def version(as_json: JsonOption = False) -> None:
 @app.command()
 def up(
     home: HomeOption = None,
-    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is ready; it goes on in the background.")] = False,
-    port: Annotated[int | None, typer.Option(help="Port of the API on 127.0.0.1. Default: a free one, kept in the home.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Configuration file: Kueue's Configuration, with a makeway: section.")] = None,
+    detach: Annotated[
+        bool,
+        typer.Option(
+            "--detach", "-d", help="Return when it is ready; it goes on in the background."
+        ),
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port of the API on 127.0.0.1. Default: a free one, kept in the home."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Configuration file: Kueue's Configuration, with a makeway: section."),
+    ] = None,
     capacity: Annotated[
         str | None,
-        typer.Option(help="What this machine offers instead of what it has, e.g. cpu=16,memory=64Gi,nvidia.com/gpu=4."),
+        typer.Option(
+            help="What this machine offers instead of what it has, e.g. cpu=16,memory=64Gi,nvidia.com/gpu=4."
+        ),
     ] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Label of this machine's node, K=V; repeatable.")] = None,
-    no_local_node: Annotated[bool, typer.Option("--no-local-node", help="Do not register this machine as a node.")] = False,
+    label: Annotated[
+        list[str] | None, typer.Option(help="Label of this machine's node, K=V; repeatable.")
+    ] = None,
+    no_local_node: Annotated[
+        bool, typer.Option("--no-local-node", help="Do not register this machine as a node.")
+    ] = False,
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
     as_json: JsonOption = False,
 ) -> None:

@@ -35,7 +35,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_capacity(text: str | None) -> dict[str, str]:
     """`cpu=16,memory=64Gi` as a mapping; every amount is checked here, where the mistake can be named."""
-    pairs = _pairs(text.split(",") if text else [], "--capacity", "cpu=16,memory=64Gi,nvidia.com/gpu=4")
+    pairs = _pairs(
+        text.split(",") if text else [], "--capacity", "cpu=16,memory=64Gi,nvidia.com/gpu=4"
+    )
     for name, amount in pairs.items():
         try:
             negative = amount_of(name, amount) < 0
@@ -55,7 +57,11 @@ def _pairs(texts: list[str], option: str, example: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise UserError(f'expected NAME=VALUE, got "{text}".', where=option, hint=f"Write for example {option} {example}.")
+            raise UserError(
+                f'expected NAME=VALUE, got "{text}".',
+                where=option,
+                hint=f"Write for example {option} {example}.",
+            )
         pairs[key.strip()] = value.strip()
     return pairs
 
@@ -66,7 +72,10 @@ def up(home: Home, port: int | None, options: Options, *, detach: bool) -> None:
     home.prepare()
     running = home.running_pid()
     if running is not None:
-        out.result(_facts(home, running), f"makeway already runs in {home.path} (process {running}). {_how_to_use(home)}")
+        out.result(
+            _facts(home, running),
+            f"makeway already runs in {home.path} (process {running}). {_how_to_use(home)}",
+        )
         return
     if detach:
         _start_detached(home, port, options)

@@ -29,8 +29,17 @@ def admit(entry: Entry, state: State, now: float) -> Admit:
         workload=entry.workload.id,
         admission=msgspec.structs.replace(reserved, admitted=passed),
         considered=tuple(_considered(entry)),
+        placement=entry.room.placement if entry.room is not None else (),
         borrowing=entry.proposal.borrowing,
     )
+
+
+def checks_open(entry: Entry, state: State) -> bool:
+    """Whether checks stand between this reservation and its admission."""
+    reserved = Admission(
+        queue=entry.queue, assignments=entry.proposal.assignments(), reserved_at=0.0
+    )
+    return not checks_passed(entry.workload, reserved, state.queues[entry.queue])
 
 
 def _considered(entry: Entry) -> Iterator[Considered]:

@@ -12,22 +12,29 @@ apart from who is parked, which the state remembers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
 
 from makeway.engine import admission
 from makeway.engine.entries import Entry, Outcome
 from makeway.engine.flavors import Mode
+from makeway.engine.joint import Joint
 from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
+from makeway.engine.placement import Shortfall
 from makeway.engine.policy import Policy
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
+from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
+from makeway.engine.victims.loss import Intervals
+from makeway.engine.victims.quota_room import QuotaRoom
 from makeway.model.decision import Decision, Evict, Plan, Wait
 from makeway.model.queue import QueueName
 from makeway.model.reason import Reason
-from makeway.model.workload import WorkloadId
+from makeway.model.workload import Workload, WorkloadId
 
 OVERLAP = "Workload has overlapping preemption targets with another workload"
 FITS_LATER = OVERLAP + ", but will fit after these preemptions complete"
@@ -40,11 +47,14 @@ def decide(state: State, now: float, policy: Policy, rounds: int | None = None) 
     state.order_by(policy)
     state.settle(now)
     cycle = _Cycle(state, now, policy)
-    with state.ledger.what_if():
+    with cycle.seating.open(), state.ledger.what_if():
         cycle.pass_gates()
+        cycle.seat_admitted()
         while rounds is None or cycle.rounds < rounds:
+            cycle.seat_before_heads()
             if not cycle.round():
                 break
+        cycle.seat_the_rest()
     cycle.close()
     return cycle.plan()
 
@@ -55,10 +65,22 @@ class _Cycle:
         self.now = now
         self.policy = policy
         self.ledger = state.ledger
-        self.nominator = Nominator(state, now, policy)
+        self.seating = Seating(
+            state.occupancy,
+            state.workloads,
+            state.holds,
+            state.budgets,
+            now,
+            policy,
+            Intervals(state.workloads.values()).of,
+            state.history,
+        )
+        self.joint = Joint(state, self.seating, now, policy)
+        self.nominator = Nominator(state, now, policy, None if policy.quota_only else self.joint)
         self.rounds = 0
         self.decisions: list[Decision] = []
         self.waits: dict[WorkloadId, Wait] = {}
+        self.seated: set[WorkloadId] = set()  # looked at in this cycle, whatever came of it
         self.skipped: dict[str, int] = {}
         self.admitted: list[Entry] = []
         self.victims: dict[
@@ -69,6 +91,60 @@ class _Cycle:
         self.closed: set[QueueName] = (
             set()
         )  # queues whose head stays, so that nobody behind it is looked at
+
+    # -- pods without a node -----------------------------------------------------------------------------------
+
+    def seat_admitted(self) -> None:
+        """Pods of workloads that were admitted before: to the nodes they were promised."""
+        if self.policy.quota_only:
+            return
+        for workload in self._waiting(lambda w: w.admission is not None and w.admission.admitted):
+            self._seat(workload, self.joint.legality_of_admitted(workload))
+
+    def seat_before_heads(self) -> None:
+        """Unqueued pods that rank at least as high as every head go first."""
+        if self.policy.quota_only:
+            return
+        heads = [self.state.workloads[head].rank for _, head in self._heads()]
+        if heads:
+            highest = max(heads)
+            self._seat_unqueued(lambda w: w.rank >= highest and w.id not in self.seated)
+
+    def seat_the_rest(self) -> None:
+        if not self.policy.quota_only:
+            self._seat_unqueued(lambda w: w.id not in self.seated)
+
+    def _seat_unqueued(self, wanted: Callable[[Workload], bool]) -> None:
+        for workload in self._waiting(lambda w: w.needs == "nodes" and wanted(w)):
+            self._seat(workload, by_pod_priority)
+
+    def _waiting(self, wanted: Callable[[Workload], bool]) -> list[Workload]:
+        """Workloads with pods that want a node, highest priority first, then the oldest; not those known to fit nowhere."""
+        generation = self.state.occupancy.generation
+        found = []
+        for key in self.state.occupancy.waiting:
+            workload = self.state.workloads.get(key)
+            if (
+                workload is None
+                or workload.evicted_at is not None
+                or workload.foreign
+                or workload.held_back
+            ):
+                continue
+            if self.state.node_parked.get(key) != generation and wanted(workload):
+                found.append(workload)
+        return sorted(found, key=lambda w: (-w.rank, w.created_at, w.id))
+
+    def _seat(self, workload: Workload, legality: Legality) -> None:
+        self.seated.add(workload.id)
+        decisions = self.seating.seat(workload, legality)
+        for decision in decisions:
+            if isinstance(decision, Wait):
+                self.waits[workload.id] = decision
+                if decision.parked:
+                    self.state.node_parked[workload.id] = self.state.occupancy.generation
+            else:
+                self.decisions.append(decision)
 
     # -- before the rounds ---------------------------------------------------------------------------------------
 
@@ -139,8 +215,66 @@ class _Cycle:
         elif proposal.mode is Mode.PREEMPT:
             self._preempt(entry)
         else:
-            self.ledger.add_usage(entry.queue, proposal.usage)
-            entry.outcome = Outcome.ADMITTED
+            self._admit_where_nodes_allow(entry)
+
+    # -- the nodes' half of a head -----------------------------------------------------------------------------
+
+    def _admit_where_nodes_allow(self, entry: Entry) -> None:
+        """Quota fits. What does not fit the nodes as well waits for them, and is not admitted in vain."""
+        workload, proposal = entry.workload, entry.proposal
+        if self.policy.quota_only or admission.checks_open(entry, self.state):
+            room: Room | Shortfall = Room(
+                placement=()
+            )  # with checks, nodes are chosen when the last is ready
+        else:
+            room = self.joint.room(workload, entry.queue, proposal)
+        if isinstance(room, Shortfall):
+            self.state.waiting_for_nodes[entry.queue] = None
+            reason = self.seating.why_not(workload, room)
+            entry.requeue = Requeue.NO_FIT
+            entry.reason = msgspec.structs.replace(reason, kueue="WaitingForNodes")
+            return
+        entry.room = room
+        if room.victims:
+            self._make_way_on_nodes(entry, room)
+            return
+        self.ledger.add_usage(entry.queue, proposal.usage)
+        self._take_nodes(entry, room)
+        entry.outcome = Outcome.ADMITTED
+
+    def _take_nodes(self, entry: Entry, room: Room) -> None:
+        for demand in self.joint.demands(entry.workload, entry.proposal.assignments()):
+            mine = [placed for placed in room.placement if placed.pod_set == demand.pod_set]
+            self.seating.take_rooms(demand.shape, mine)
+        self.seating.end_hold(entry.workload.id)
+
+    def _make_way_on_nodes(self, entry: Entry, room: Room) -> None:
+        """Quota is there, nodes are not: others fall for the nodes, and the room is held until they are gone."""
+        quota = self.joint.quota_room(
+            entry.workload, entry.queue, entry.proposal, need=frozenset(entry.proposal.usage)
+        )
+        self._claim(entry, entry.proposal.usage)
+        self.decisions += self._way(entry, room, quota)
+        names = ", ".join(sorted(victim.workload.id for victim in room.victims))
+        entry.outcome = Outcome.PREEMPTS
+        entry.wait(
+            Requeue.PENDING_PREEMPTION,
+            "waiting-for-victims",
+            "WaitingForPreemptedWorkloads",
+            f"The quota is there; waiting for nodes that {names} will leave",
+        )
+
+    def _way(self, entry: Entry, room: Room, quota: QuotaRoom) -> list[Decision]:
+        decisions = self.seating.make_way(
+            entry.workload, room, placement=room.placement, rule="priority"
+        )
+        return [
+            _by_rule(decision, self.joint.rule(quota, decision.workload))
+            if isinstance(decision, Evict)
+            else decision
+            for decision in decisions
+            if not isinstance(decision, Wait)
+        ]
 
     def _overlaps(self, entry: Entry) -> bool:
         return any(victim.held.id in self.victims for victim in entry.victims)
@@ -175,6 +309,10 @@ class _Cycle:
         entry.claim = usage
 
     def _preempt(self, entry: Entry) -> None:
+        if not self.policy.quota_only and not self._way_for_quota(entry):
+            entry.victims = []
+            self._wait_without_victims(entry)
+            return
         for victim in entry.victims:
             self.victims[victim.held.id] = victim.held
         self._claim(entry, entry.proposal.usage)
@@ -187,6 +325,32 @@ class _Cycle:
             "WaitingForPreemptedWorkloads",
             message,
         )
+
+    def _way_for_quota(self, entry: Entry) -> bool:
+        """With these victims gone, are there nodes too? Then evict them and hold the room; else nobody falls."""
+        workload, proposal = entry.workload, entry.proposal
+        if self.policy.by_loss:
+            room = self.joint.room_by_evicting(workload, entry.queue, proposal)
+        else:
+            room = self._room_after(entry)
+        if room is None:
+            return False
+        entry.room = room
+        quota = self.joint.quota_room(workload, entry.queue, proposal, need=proposal.need)
+        self.decisions += self._way(entry, room, quota)
+        return True
+
+    def _room_after(self, entry: Entry) -> Room | None:
+        """Kueue's victims are given; the nodes must suffice once they are gone."""
+        roster = self.seating.roster
+        chosen = [
+            roster.candidates[unit]
+            for victim in entry.victims
+            for unit in roster.by_workload.get(victim.held.id, ())
+            if roster.candidates[unit].whole
+        ]
+        demands = self.joint.demands(entry.workload, entry.proposal.assignments())
+        return self.seating.room_without(entry.workload, demands, chosen)
 
     # -- after a round -------------------------------------------------------------------------------------------
 
@@ -211,7 +375,7 @@ class _Cycle:
         self.admitted.append(entry)
 
     def _requeue(self, entry: Entry) -> bool:
-        if entry.outcome is Outcome.PREEMPTS:
+        if entry.outcome is Outcome.PREEMPTS and self.policy.quota_only:
             self.decisions += _evictions(entry)
         how = entry.requeue
         untried = self._note_progress(entry)
@@ -251,6 +415,8 @@ class _Cycle:
             decisions=(*self.decisions, *self.waits.values()),
             rounds=self.rounds,
             skipped_preemptions=self.skipped,
+            ended_holds=tuple(dict.fromkeys(self.seating.ended_holds)),
+            wake_at=self.seating.wake_at,
         )
 
 
@@ -267,3 +433,9 @@ def _evictions(entry: Entry) -> Iterator[Evict]:
             ),
             already=victim.held.workload.evicted_at is not None,
         )
+
+
+def _by_rule(evict: Evict, rule: str) -> Evict:
+    """The same, with the rule of the queues that allowed it."""
+    reason = msgspec.structs.replace(evict.reason, kueue="Preempted", rule=rule)
+    return msgspec.structs.replace(evict, reason=reason)

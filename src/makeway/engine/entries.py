@@ -7,6 +7,7 @@ from enum import Enum
 from makeway.engine.flavors import Mode, NoFitReason, Proposal
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import Usage
+from makeway.engine.seating import Room
 from makeway.engine.victims.spare import Victim
 from makeway.model.queue import QueueName
 from makeway.model.reason import Kind, Reason
@@ -31,6 +32,7 @@ class Entry:
         "queue",
         "reason",
         "requeue",
+        "room",
         "victims",
         "workload",
     )
@@ -46,6 +48,7 @@ class Entry:
         self.requeue = Requeue.NOT_NOMINATED
         self.reason = Reason(kind="behind", kueue="PendingEvaluation")
         self.claim: Usage = {}  # what later heads must leave alone
+        self.room: Room | None = None  # its nodes, once they are found
 
     def propose(
         self, proposal: Proposal, victims: list[Victim], counts: tuple[int, ...] | None = None

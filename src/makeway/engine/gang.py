@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from makeway.engine.occupancy import terminal
+from makeway.engine.occupancy import terminal, waits
 from makeway.engine.placement import Demand
 from makeway.model.decision import Bind
 from makeway.model.workload import Placed, Pod, PodShape, Workload
@@ -22,11 +22,6 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     missing: int = 0  # members that do not exist yet, without which it cannot start
     minimum: int = 0
     running: int = 0
-
-
-def waits(pod: Pod) -> bool:
-    """Exists, has no node, and nothing but a node is missing."""
-    return pod.node is None and not pod.gated and pod.gone_by is None and not terminal(pod)
 
 
 def ask(workload: Workload, pods: Iterable[Pod]) -> Ask:

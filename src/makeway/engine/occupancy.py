@@ -24,13 +24,20 @@ def occupies(pod: Pod) -> bool:
     return pod.node is not None and not terminal(pod)
 
 
+def waits(pod: Pod) -> bool:
+    """Exists, has no node, and nothing but a node is missing."""
+    return pod.node is None and not pod.gated and pod.gone_by is None and not terminal(pod)
+
+
 class Occupancy:
     def __init__(self, *, spread: bool = False) -> None:
         self.table = NodeTable()
         self.placer = Placer(self.table, spread=spread)
         self.pods: dict[PodId, Pod] = {}
         self.by_workload: dict[WorkloadId, dict[PodId, Pod]] = {}
+        self.waiting: dict[WorkloadId, dict[PodId, None]] = {}  # pods that want a node
         self.leaving: dict[PodId, Pod] = {}  # told to stop, still there
+        self.generation = 0  # moves on when room may have appeared
         self.promised: dict[WorkloadId, list[tuple[NodeName, Vector]]] = {}  # room for pods to come
         self._workloads: dict[WorkloadId, Workload] = {}
         self._elsewhere: dict[NodeName, dict[PodId, Pod]] = {}  # on nodes that we have not heard of
@@ -40,6 +47,7 @@ class Occupancy:
 
     def upsert_node(self, node: Node) -> None:
         new = node.name not in self.table.row_of
+        self.generation += 1
         self.table.upsert_node(node)
         if new:
             row = self.table.row_of[node.name]
@@ -68,6 +76,7 @@ class Occupancy:
         self.pods[pod.id] = pod
         self.by_workload.setdefault(pod.workload, {})[pod.id] = pod
         if before is not None and before.workload != pod.workload:
+            self._stop_waiting(before)
             self._forget_member(before)
         if before is not None and _same_room(before, pod):
             self._update_in_place(before, pod)
@@ -76,6 +85,7 @@ class Occupancy:
                 self._lift(before)
             if occupies(pod):
                 self._put(pod)
+        self._note_waiting(pod)
         if occupies(pod) and pod.gone_by is not None:
             self.leaving[pod.id] = pod
         else:
@@ -87,10 +97,24 @@ class Occupancy:
         if pod is None:
             return
         self.leaving.pop(pod_id, None)
+        self._stop_waiting(pod)
         self._forget_member(pod)
         if occupies(pod):
             self._lift(pod)
         self._renew_promise(pod.workload)
+
+    def _note_waiting(self, pod: Pod) -> None:
+        if waits(pod):
+            self.waiting.setdefault(pod.workload, {})[pod.id] = None
+        else:
+            self._stop_waiting(pod)
+
+    def _stop_waiting(self, pod: Pod) -> None:
+        waiting = self.waiting.get(pod.workload)
+        if waiting is not None and pod.id in waiting:
+            del waiting[pod.id]
+            if not waiting:
+                del self.waiting[pod.workload]
 
     def members(self, workload: WorkloadId) -> list[Pod]:
         return list(self.by_workload.get(workload, {}).values())
@@ -112,6 +136,7 @@ class Occupancy:
 
     def _lift(self, pod: Pod) -> None:
         assert pod.node is not None
+        self.generation += 1
         row = self.table.row_of.get(pod.node)
         if row is None:
             self._elsewhere.get(pod.node, {}).pop(pod.id, None)
@@ -160,6 +185,7 @@ class Occupancy:
     def _renew_promise(self, workload_id: WorkloadId) -> None:
         workload = self._workloads.get(workload_id)
         for name, room in self.promised.pop(workload_id, ()):
+            self.generation += 1
             row = self.table.row_of.get(name)
             if row is not None:
                 self.table.take(row, -room)

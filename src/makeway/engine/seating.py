@@ -7,6 +7,7 @@ for somebody) count as taken for everybody of equal or lower priority.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from makeway.engine import filters, gang
 from makeway.engine.nodes import Vector
-from makeway.engine.occupancy import Occupancy, occupies
+from makeway.engine.occupancy import Occupancy, occupies, waits
 from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.policy import Policy
 from makeway.engine.protection import protection_of
@@ -119,7 +120,7 @@ class Seating:
         with self.table.what_if():
             for hold in self.holds.values():
                 holder = self.workloads.get(hold.workload)
-                if hold.workload == workload.id or (holder and holder.priority < workload.priority):
+                if hold.workload == workload.id or (holder and holder.rank < workload.rank):
                     self._take_hold(hold, -1)
             yield
 
@@ -170,6 +171,22 @@ class Seating:
             )
         return now if isinstance(now, Shortfall) else Shortfall(demand=demands[0], placed=0)
 
+    def room_without(
+        self, workload: Workload, demands: Sequence[Demand], victims: Sequence[Candidate]
+    ) -> Room | None:
+        """Where the demands go once these victims, and everybody who is leaving, are gone."""
+        with self._as_seen_by(workload), self._once_they_are_gone():
+            for victim in victims:
+                for pod in victim.pods:
+                    row = self.table.row_of.get(pod.node) if pod.node is not None else None
+                    if row is not None:
+                        self.table.lift(pod, row)
+            placement = self.placer.place(demands)
+        if isinstance(placement, Shortfall):
+            return None
+        loss_ms = sum(victim.loss_ms for victim in victims)
+        return Room(placement=placement, victims=tuple(victims), later=True, loss_ms=loss_ms)
+
     def _victims(
         self,
         workload: Workload,
@@ -178,7 +195,7 @@ class Seating:
         quota: QuotaTest | None,
     ) -> least_loss.Victims | None:
         roster = self.roster
-        legal = legality(workload, roster)
+        legal = self._banded(legality(workload, roster))
         mask = legal.mask & ~self._already_fallen(roster)
         if (
             self.policy.victims == "kube"
@@ -207,6 +224,12 @@ class Seating:
             budget=self.policy.search_budget,
         )
 
+    def _banded(self, legal: least_loss.Legal) -> least_loss.Legal:
+        if not self.policy.bands:
+            return legal
+        band = np.array([self.policy.band_of(p) for p in legal.band.tolist()], np.int64)
+        return msgspec.structs.replace(legal, band=band)
+
     def _already_fallen(self, roster: Roster) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         mask = np.zeros(len(roster), np.bool_)
         for key in self.fallen:
@@ -215,6 +238,26 @@ class Seating:
                 if not key[1] or mine & set(key[1]):
                     mask[unit] = True
         return mask
+
+    def place_some(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
+        """As many of these independent pods as there is room for now."""
+        placed: list[Placed] = []
+        with self._as_seen_by(workload):
+            for demand in demands:
+                result = self.placer.place([demand])
+                if isinstance(result, Shortfall) and result.placed:
+                    result = self.placer.place(
+                        [msgspec.structs.replace(demand, count=result.placed)]
+                    )
+                if not isinstance(result, Shortfall):
+                    placed += result
+                    self.take_rooms(demand.shape, result)
+        return tuple(placed)
+
+    def take_rooms(self, shape: PodShape, placement: Sequence[Placed]) -> None:
+        """Count these places as taken for the rest of the cycle."""
+        for place in placement:
+            self.table.take(self.table.row_of[place.node], self.table.need(shape) * place.count)
 
     # --- who could fall ---
 
@@ -239,7 +282,7 @@ class Seating:
             )
             if not there:
                 continue
-            if workload.gang is None and workload.needs == "nodes":
+            if workload.gang is None and workload.admission is None:
                 for pod in there:
                     yield self._candidate(workload, (pod,), whole=False)
                 continue
@@ -275,63 +318,114 @@ class Seating:
             protected=protected,
         )
 
-    # --- workloads that need nodes alone ---
+    # --- pods that have no node ---
 
-    def seat(self, workload: Workload) -> list[Decision]:
+    def seat(self, workload: Workload, legality: Legality) -> list[Decision]:
         """What to do about the pods of this workload that have no node."""
         ask = gang.ask(workload, self.occupancy.members(workload.id))
         if ask.missing:
-            return [Wait(workload=workload.id, reason=_incomplete(workload, ask))]
+            return [Wait(workload=workload.id, reason=_incomplete(ask))]
         decisions: list[Decision] = []
         if ask.core:
-            decisions = self._seat_core(workload, ask.core)
+            decisions = self._seat_together(workload, ask.core, legality, may_evict=True)
             if not isinstance(decisions[0], Admit):
                 return decisions
-        for pod in ask.surplus:
-            decisions += self._seat_one(workload, pod, may_evict=workload.gang is None)
+        # Surplus members take free room and evict nobody; independent pods are each for themselves.
+        for pods in _alike(ask.surplus):
+            decisions += self._seat_each(workload, pods, legality, may_evict=workload.gang is None)
         return _merged(decisions)
 
-    def _seat_core(self, workload: Workload, pods: Sequence[Pod]) -> list[Decision]:
+    def _seat_each(
+        self, workload: Workload, pods: list[Pod], legality: Legality, *, may_evict: bool
+    ) -> list[Decision]:
+        decisions: list[Decision] = []
+        for pod in pods:
+            mine = self._seat_together(workload, [pod], legality, may_evict=may_evict)
+            decisions += mine
+            if not isinstance(mine[0], Admit):
+                break  # the others are alike: what stopped this one stops them
+        return decisions
+
+    def _seat_together(
+        self, workload: Workload, pods: Sequence[Pod], legality: Legality, *, may_evict: bool
+    ) -> list[Decision]:
+        """These pods, all or none: on the places they were promised, else wherever there is room."""
+        promised = self._promised_places(workload, pods)
+        if promised is not None:
+            return promised
         demands = gang.demands_of(workload, pods)
+        waits_already = workload.id in self.holds
         room = self.find_room(
-            workload, demands, by_pod_priority, may_evict=workload.id not in self.holds
+            workload, demands, legality, may_evict=may_evict and not waits_already
         )
-        if isinstance(room, Shortfall):
-            if workload.id in self.holds:
+        if isinstance(room, Shortfall) or (room.later and not may_evict):
+            if waits_already:
                 return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
-            return [Wait(workload=workload.id, reason=self.why_not(workload, room), parked=True)]
+            shortfall = (
+                room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
+            )
+            return [
+                Wait(workload=workload.id, reason=self.why_not(workload, shortfall), parked=True)
+            ]
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
-            self.take_places(binds)
-            self.end_hold(workload.id)
-            return [Admit(workload=workload.id, binds=binds)]
+            return [self._admit(workload, binds)]
+        if waits_already and not room.victims:
+            return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
         return self.make_way(workload, room, nominations=binds)
 
-    def _seat_one(self, workload: Workload, pod: Pod, *, may_evict: bool) -> list[Decision]:
-        demands = gang.demands_of(workload, [pod])
-        room = self.find_room(
-            workload,
-            demands,
-            by_pod_priority,
-            may_evict=may_evict and workload.id not in self.holds,
+    def _admit(self, workload: Workload, binds: tuple[Bind, ...]) -> Admit:
+        self.take_places(binds)
+        self.end_hold(workload.id)
+        return Admit(workload=workload.id, binds=binds)
+
+    def _promised_places(self, workload: Workload, pods: Sequence[Pod]) -> list[Decision] | None:
+        """Bind to the nodes chosen at admission; None when the promise does not hold for all of these pods."""
+        if not workload.placement:
+            return None
+        left = self.occupancy.promised_places(workload)
+        binds: list[Bind] = []
+        free_now = True
+        for pod in pods:
+            node = self._promised_node(left, pod)
+            if node is None:
+                return None
+            left[pod.pod_set, node] -= 1
+            binds.append(Bind(pod=pod.id, node=node))
+            # The promise itself is counted as taken: the room is really free when nothing is overdrawn.
+            free_now = free_now and bool((self.table.free[self.table.row_of[node]] >= 0).all())
+        if not free_now:
+            return [Wait(workload=workload.id, reason=self._waiting_for_room(workload))]
+        self._keep_promise(binds)
+        return [Admit(workload=workload.id, binds=tuple(binds))]
+
+    def _promised_node(self, left: Counter[tuple[str, NodeName]], pod: Pod) -> NodeName | None:
+        for (pod_set, name), count in sorted(left.items()):
+            row = self.table.row_of.get(name)
+            if pod_set != pod.pod_set or count <= 0 or row is None:
+                continue
+            node = self.table.nodes[row]
+            if node is not None and not filters.site_verdict(pod.shape, node):
+                return name
+        return None
+
+    def _keep_promise(self, binds: Sequence[Bind]) -> None:
+        """The pod takes the room that was counted for it."""
+        for bind in binds:
+            pod = self.occupancy.pods[bind.pod]
+            row = self.table.row_of[bind.node]
+            self.table.take(row, -self.table.need(pod.shape))
+            self.table.put(msgspec.structs.replace(pod, node=bind.node), row)
+
+    def _waiting_for_room(self, workload: Workload) -> Reason:
+        leaving = sorted({pod.workload for pod in self.going.values()})
+        return Reason(
+            kind="waiting-for-victims",
+            kueue="WaitingForPreemptedWorkloads",
+            verdicts=self.why_not(workload, None).verdicts,
+            nodes_total=int(self.table.live.sum()),
+            holders=tuple(Holder(workload=w) for w in leaving),
         )
-        if isinstance(room, Shortfall):
-            if workload.id in self.holds:
-                return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
-            return [Wait(workload=workload.id, reason=self.why_not(workload, room), parked=True)]
-        binds = gang.binds_of(demands, [pod], room.placement)
-        if not room.later:
-            self.take_places(binds)
-            self.end_hold(workload.id)
-            return [Admit(workload=workload.id, binds=binds)]
-        if not may_evict:
-            return [
-                Wait(
-                    workload=workload.id,
-                    reason=self.why_not(workload, Shortfall(demand=demands[0], placed=0)),
-                )
-            ]
-        return self.make_way(workload, room, nominations=binds)
 
     def take_places(self, binds: Sequence[Bind]) -> None:
         for bind in binds:
@@ -426,7 +520,7 @@ class Seating:
     def why_not(self, workload: Workload, shortfall: Shortfall | None) -> Reason:
         """What no node has, in kube-scheduler's words, and why evicting does not help."""
         shape = shortfall.demand.shape if shortfall is not None else self._pending_shape(workload)
-        key = (shape, workload.priority)
+        key = (shape, workload.rank)
         known = self._verdicts.get(key)
         if known is None:
             known = self._verdicts[key] = self._explain_shape(workload, shape)
@@ -447,7 +541,7 @@ class Seating:
 
     def _pending_shape(self, workload: Workload) -> PodShape:
         for pod in self.occupancy.members(workload.id):
-            if gang.waits(pod):
+            if waits(pod):
                 return pod.shape
         return workload.pod_sets[0].shape if workload.pod_sets else PodShape()
 
@@ -465,13 +559,13 @@ class Seating:
                 not_eligible="not eligible due to preemptionPolicy=Never.",
             )
         return msgspec.structs.replace(
-            reason, even_after=kube.why_evicting_does_not_help(self.table, shape, workload.priority)
+            reason, even_after=kube.why_evicting_does_not_help(self.table, shape, workload.rank)
         )
 
 
 def by_pod_priority(workload: Workload, roster: Roster) -> least_loss.Legal:
     """No queue between them: pod priority strictly lower."""
-    mask = (roster.pod_priority < workload.priority) & ~roster.protected
+    mask = (roster.pod_priority < workload.rank) & ~roster.protected
     return least_loss.Legal(mask=mask, band=roster.pod_priority)
 
 
@@ -486,7 +580,14 @@ def _counts_for(budget: Budget, pod: Pod) -> bool:
     )
 
 
-def _incomplete(workload: Workload, ask: gang.Ask) -> Reason:
+def _alike(pods: Sequence[Pod]) -> list[list[Pod]]:
+    groups: dict[tuple[str, PodShape], list[Pod]] = {}
+    for pod in pods:
+        groups.setdefault((pod.pod_set, pod.shape), []).append(pod)
+    return list(groups.values())
+
+
+def _incomplete(ask: gang.Ask) -> Reason:
     return Reason(
         kind="gang-incomplete",
         shortages=(

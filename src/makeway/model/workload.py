@@ -154,6 +154,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     needs: Needs = "nodes"
     priority: int = 0  # as it counts, boost included
     boost: int = 0  # the part of it that a controller added
+    pod_priority: int | None = None  # of its pods, where that is another one than its own
     preempts: bool = True  # False: preemptionPolicy Never
     preemption_gated: bool = False  # may not preempt until another controller opens its gate
     created_at: float = 0.0
@@ -180,6 +181,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     last_preemption_reason: str = ""
     requeue_at: float | None = None
     requeue_blocked: bool = False  # Requeued=False: waits for something other than room
+
+    @property
+    def rank(self) -> int:
+        """The priority that counts where no queue is between two workloads."""
+        return self.priority if self.pod_priority is None else self.pod_priority
 
     @property
     def namespace(self) -> str:

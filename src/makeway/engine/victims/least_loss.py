@@ -53,7 +53,7 @@ def find(
         return None
     units = np.flatnonzero(legal.mask).tolist()
     oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
-    if oracle.plain and quota is None:
+    if oracle.plain:
         allowed = separable.lowest_ceiling(
             roster, oracle.need, oracle.suits, legal.mask, legal.band, demands[0].count
         )
@@ -62,15 +62,41 @@ def find(
         quick = _by_arrays(oracle, allowed)
         if quick is not None:
             return quick
-        if len(units) > _MOST_UNITS:
-            units = separable.nearby_units(
-                roster, oracle.need, oracle.suits, allowed, demands[0].count, _MOST_UNITS
-            )
-            oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
+    if len(units) > _MOST_UNITS:
+        units = _worth_a_look(oracle, legal)
+        oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
     found = cheapest(_units(roster, units, legal), oracle, budget)
     if found is None:
         return None
     return _victims(oracle, found.chosen, found.bound_ms, found.steps)
+
+
+def _worth_a_look(oracle: RoomOracle, legal: Legal) -> list[int]:
+    """Too many to search: those on the nodes that are cheapest to clear, and those that give quota back cheapest."""
+    roster = oracle.roster
+    units: set[int] = set()
+    if oracle.plain:
+        units.update(
+            separable.nearby_units(
+                roster, oracle.need, oracle.suits, legal.mask, oracle.demands[0].count, _MOST_UNITS
+            )
+        )
+    for cover in oracle.covers():
+        gained = 0
+        by_price = sorted(
+            (i for i in range(len(oracle.units)) if cover.gains[i] > 0),
+            key=lambda i: (
+                legal.band[oracle.units[i]],
+                roster.loss_ms[oracle.units[i]] / cover.gains[i],
+                i,
+            ),
+        )
+        for taken, i in enumerate(by_price):
+            if gained >= 2 * cover.need and taken >= _MOST_UNITS // 2:
+                break
+            units.add(oracle.units[i])
+            gained += cover.gains[i]
+    return sorted(units) if units else list(oracle.units)
 
 
 def _units(roster: Roster, units: Sequence[int], legal: Legal) -> list[Unit]:
@@ -96,7 +122,8 @@ def _by_arrays(oracle: RoomOracle, allowed: Mask) -> Victims | None:
         return None
     position = {unit: i for i, unit in enumerate(oracle.units)}
     chosen = tuple(position[unit] for unit in proposal.units)
-    if not oracle.legal(frozenset(chosen)):
+    gone = frozenset(chosen)
+    if not oracle.legal(gone) or (oracle.quota is not None and not oracle.fits(gone)):
         return None
     return _victims(oracle, chosen, proposal.bound_ms, 1)
 

@@ -68,6 +68,25 @@ def usual_interval(workloads: Iterable[Workload]) -> float | None:
     return median(declared) if len(declared) >= _ENOUGH_TO_BELIEVE else None
 
 
+class Intervals:
+    """How often the workloads of each queue say they save; worked out when first asked for."""
+
+    def __init__(self, workloads: Iterable[Workload]) -> None:
+        self._workloads = workloads
+        self._by_queue: dict[str, float | None] | None = None
+
+    def of(self, workload: Workload) -> float | None:
+        if workload.admission is None:
+            return None
+        if self._by_queue is None:
+            members: dict[str, list[Workload]] = {}
+            for other in self._workloads:
+                if other.admission is not None:
+                    members.setdefault(other.admission.queue, []).append(other)
+            self._by_queue = {queue: usual_interval(found) for queue, found in members.items()}
+        return self._by_queue.get(workload.admission.queue)
+
+
 def _facts(workload: Workload, pod: Pod) -> Checkpoint:
     return pod.checkpoint or workload.checkpoint
 

@@ -100,7 +100,7 @@ class RoomOracle:
         return [*self._room_covers(), *self._quota_covers()]
 
     def propose(self, allowed: Chosen) -> tuple[Chosen, int] | None:
-        if not self.plain or self.quota is not None:
+        if not self.plain:
             return None
         proposal = separable.propose(
             self.roster, self.need, self.suits, self._mask(allowed), self.demands[0].count

@@ -88,15 +88,16 @@ def propose(
 def _one(roster: Roster, shops: _Shops, rows: Rows, already: Rows) -> Proposal | None:
     """One more pod: the cheapest node. Floors spare us a closer look at those that cannot be it."""
     floors = shops.floors(rows, already[rows] + 1)
-    best = _IMPOSSIBLE
+    best: tuple[int, int] = (_IMPOSSIBLE, 0)
     best_units: tuple[int, ...] = ()
     for i in np.argsort(floors, kind="stable").tolist():
-        if floors[i] >= best:
+        if floors[i] > best[0]:
             break
         price, units = shops.price(int(rows[i]), int(already[rows[i]]) + 1)
-        if price < best:
-            best, best_units = price, units
-    return _proposal(roster, best, list(best_units)) if best < _IMPOSSIBLE else None
+        # Equal prices: the youngest fall; a unit's position in the roster says how young it is.
+        if (price, sum(units)) < best:
+            best, best_units = (price, sum(units)), units
+    return _proposal(roster, best[0], list(best_units)) if best[0] < _IMPOSSIBLE else None
 
 
 def _cheapest_steps(steps: Rows, short: int) -> list[tuple[int, int]] | None:
