@@ -66,9 +66,8 @@ class _Cycle:
         ] = {}  # of all rounds: they hold their quota until they are gone
         # What heads that wait for their victims (or that block their queue) will need: later rounds go around it.
         self.claims: list[tuple[QueueName, Usage]] = []
-        self.closed: set[QueueName] = (
-            set()
-        )  # queues whose head stays, so that nobody behind it is looked at
+        # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
+        self.open = [q for q in sorted(state.pending) if state.is_active(q)]
 
     # -- before the rounds ---------------------------------------------------------------------------------------
 
@@ -98,13 +97,9 @@ class _Cycle:
         return self._conclude([*processed, *refused])
 
     def _heads(self) -> list[tuple[QueueName, WorkloadId]]:
-        heads = []
-        for name in sorted(self.state.pending):
-            if name in self.closed or not self.state.is_active(name):
-                continue
-            head = self.state.pending[name].head()
-            if head is not None:
-                heads.append((name, head.id))
+        found = [(name, self.state.pending[name].head()) for name in self.open]
+        heads = [(name, head.id) for name, head in found if head is not None]
+        self.open = [name for name, _ in heads]
         return heads
 
     # -- one head, on the ledger that the earlier ones have changed --------------------------------------------
@@ -138,9 +133,13 @@ class _Cycle:
             entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
         elif proposal.mode is Mode.PREEMPT:
             self._preempt(entry)
-        else:
+        elif self._place(entry):
             self.ledger.add_usage(entry.queue, proposal.usage)
             entry.outcome = Outcome.ADMITTED
+
+    def _place(self, entry: Entry) -> bool:
+        """Quota is there; are the nodes? Where quota alone decides, nobody asks."""
+        return True
 
     def _overlaps(self, entry: Entry) -> bool:
         return any(victim.held.id in self.victims for victim in entry.victims)
@@ -225,19 +224,18 @@ class _Cycle:
             return True
         if how is not Requeue.LOST and not untried:
             # The head stays where it is, and room only shrinks within a cycle: nothing behind it has a turn.
-            self.closed.add(entry.queue)
+            self.open.remove(entry.queue)
             if entry.claim:
                 self.claims.append((entry.queue, entry.claim))
         return entry.outcome is Outcome.PREEMPTS
 
     def _note_progress(self, entry: Entry) -> bool:
         """Remember how far the flavor scan came. True when there are flavors left to try."""
-        if not entry.nominated or entry.requeue in (Requeue.PENDING_PREEMPTION, Requeue.GATED):
+        if entry.requeue in (Requeue.PENDING_PREEMPTION, Requeue.GATED):
             self.state.progress.pop(entry.workload.id, None)
             return False
-        tried = entry.proposal.tried()
-        self.state.remember_tried(entry.workload, entry.queue, tried)
-        return any(index != -1 for pod_set in tried for index in pod_set.values())
+        self.state.remember_tried(entry.workload, entry.queue, entry.tried)
+        return any(index != -1 for pod_set in entry.tried for index in pod_set.values())
 
     # -- the end -------------------------------------------------------------------------------------------------
 

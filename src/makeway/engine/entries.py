@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from makeway.engine.flavors import Mode, NoFitReason, Proposal
+from makeway.engine.flavors import Mode, NoFitReason, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import Usage
 from makeway.engine.victims.spare import Victim
@@ -31,6 +31,7 @@ class Entry:
         "queue",
         "reason",
         "requeue",
+        "tried",
         "victims",
         "workload",
     )
@@ -41,6 +42,7 @@ class Entry:
         self.nominated = False
         self.proposal = NO_PROPOSAL
         self.counts: tuple[int, ...] | None = None  # smaller than asked for: partial admission
+        self.tried: Tried = ()  # how far the scan of flavors came when it was nominated
         self.victims: list[Victim] = []
         self.outcome = Outcome.WAITS
         self.requeue = Requeue.NOT_NOMINATED

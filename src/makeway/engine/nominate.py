@@ -34,6 +34,7 @@ class Nominator:
         entry = Entry(self.state.workloads[head], queue)
         if not self._refused(entry):
             self._propose(entry)
+            entry.tried = entry.proposal.tried()
         return entry
 
     # -- may it run here at all? ---------------------------------------------------------------------------------
