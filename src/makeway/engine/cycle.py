@@ -12,7 +12,9 @@ apart from who is parked, which the state remembers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+
+import msgspec
 
 from makeway.engine import admission
 from makeway.engine.entries import Entry, Outcome
@@ -24,7 +26,8 @@ from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
-from makeway.model.decision import Decision, Evict, Plan, Wait
+from makeway.engine.victims.spare import Victim
+from makeway.model.decision import Admit, Decision, Evict, Plan, Wait
 from makeway.model.queue import QueueName
 from makeway.model.reason import Reason
 from makeway.model.workload import WorkloadId
@@ -60,12 +63,13 @@ class _Cycle:
         self.decisions: list[Decision] = []
         self.waits: dict[WorkloadId, Wait] = {}
         self.skipped: dict[str, int] = {}
-        self.admitted: list[Entry] = []
-        self.victims: dict[
-            WorkloadId, Held
-        ] = {}  # of all rounds: they hold their quota until they are gone
+        self.admitted: dict[WorkloadId, Entry] = {}
+        # Out of their line until the cycle ends: they have had their turn.
+        self.aside: list[Entry] = []
+        # Of all rounds: they hold their quota until they are gone.
+        self.victims: dict[WorkloadId, Held] = {}
         # What heads that wait for their victims (or that block their queue) will need: later rounds go around it.
-        self.claims: list[tuple[QueueName, Usage]] = []
+        self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = {}
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
         self.open = [q for q in sorted(state.pending) if state.is_active(q)]
 
@@ -86,15 +90,19 @@ class _Cycle:
         self.state.rounds += 1
         entries = [self.nominator.nominate(head, queue) for queue, head in heads]
         nominated = [entry for entry in entries if entry.nominated]
-        processed: list[Entry] = []
-        with self.ledger.what_if():
-            for queue, usage in self.claims:
-                self.ledger.add_usage(queue, usage)
-            for entry in in_order(nominated, self.ledger, self.policy):
-                self._process(entry)
-                processed.append(entry)
+        processed = self._process_all(nominated)
         refused = [entry for entry in entries if not entry.nominated]
         return self._conclude([*processed, *refused])
+
+    def _process_all(self, entries: list[Entry]) -> list[Entry]:
+        processed = []
+        with self.ledger.what_if():
+            for queue, usage in self.claims.values():
+                self.ledger.add_usage(queue, usage)
+            for entry in in_order(entries, self.ledger, self.policy):
+                self._process(entry)
+                processed.append(entry)
+        return processed
 
     def _heads(self) -> list[tuple[QueueName, WorkloadId]]:
         found = [(name, self.state.pending[name].head()) for name in self.open]
@@ -117,13 +125,7 @@ class _Cycle:
         elif proposal.mode is Mode.PREEMPT and entry.workload.preemption_gated:
             entry.wait(Requeue.GATED, "gated", "AdmissionGated", GATED)
         elif proposal.mode is Mode.DEFERRED_FIT:
-            self._claim(entry, proposal.usage)
-            entry.wait(
-                Requeue.PENDING_PREEMPTION,
-                "fits-after-victims",
-                "WaitingForPreemptedWorkloads",
-                FITS_LATER,
-            )
+            self._wait_for_room(entry)
         elif self._overlaps(entry):
             self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
@@ -131,11 +133,12 @@ class _Cycle:
             if proposal.mode is Mode.PREEMPT:
                 self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
-        elif proposal.mode is Mode.PREEMPT:
+        elif proposal.mode is Mode.PREEMPT and not self._takes_back_only(entry):
             self._preempt(entry)
+        elif not self._fits_before_victims_leave(entry):
+            self._wait_for_room(entry)
         elif self._place(entry):
-            self.ledger.add_usage(entry.queue, proposal.usage)
-            entry.outcome = Outcome.ADMITTED
+            self._take_room(entry)
 
     def _place(self, entry: Entry) -> bool:
         """Quota is there; are the nodes? Where quota alone decides, nobody asks."""
@@ -149,7 +152,37 @@ class _Cycle:
         with self.ledger.what_if():
             for held in [*self.victims.values(), *(victim.held for victim in entry.victims)]:
                 self.ledger.release(held.id)
-            return self.ledger.queue(entry.queue).fits(entry.proposal.usage)
+            return self.ledger.queue(entry.queue).fits(entry.usage)
+
+    def _fits_before_victims_leave(self, entry: Entry) -> bool:
+        """Room that is only on its way is not there yet. Kueue does not ask, and may admit too much for a moment."""
+        if self.policy.victims == "kueue" or not self.victims:
+            return True
+        with self.ledger.what_if():
+            for queue, usage in self.claims.values():
+                self.ledger.remove_usage(queue, usage)
+            for victim in entry.victims:
+                self.ledger.release(victim.held.id)
+            return self.ledger.queue(entry.queue).fits(entry.usage)
+
+    def _wait_for_room(self, entry: Entry) -> None:
+        self._claim(entry, entry.usage)
+        entry.wait(
+            Requeue.PENDING_PREEMPTION,
+            "fits-after-victims",
+            "WaitingForPreemptedWorkloads",
+            FITS_LATER,
+        )
+
+    def _take_room(self, entry: Entry) -> None:
+        for victim in entry.victims:
+            self.ledger.release(victim.held.id)
+        self.ledger.add_usage(entry.queue, entry.usage)
+        entry.outcome = Outcome.ADMITTED
+
+    def _takes_back_only(self, entry: Entry) -> bool:
+        """All its victims were admitted a moment ago, in this same cycle: nobody has to be stopped for it."""
+        return all(victim.held.id in self.admitted for victim in entry.victims)
 
     def _wait_without_victims(self, entry: Entry) -> None:
         """Nobody to take from. Keep what is free, lest others slip in and it never adds up; unless quota can be taken back."""
@@ -170,13 +203,14 @@ class _Cycle:
         self._claim(entry, reserved)
 
     def _claim(self, entry: Entry, usage: Usage) -> None:
+        """For the rest of the cycle; of a head that is parked, for the rest of the round."""
         self.ledger.add_usage(entry.queue, usage)
-        entry.claim = usage
+        self.claims[entry.workload.id] = (entry.queue, usage)
 
     def _preempt(self, entry: Entry) -> None:
         for victim in entry.victims:
             self.victims[victim.held.id] = victim.held
-        self._claim(entry, entry.proposal.usage)
+        self._claim(entry, entry.usage)
         message = entry.proposal.message
         message += f". Pending the preemption of {len(entry.victims)} workload(s)"
         entry.outcome = Outcome.PREEMPTS
@@ -192,6 +226,8 @@ class _Cycle:
     def _conclude(self, entries: Iterable[Entry]) -> bool:
         changed = False
         for entry in entries:
+            if entry.outcome is not Outcome.WAITS:
+                self._evict(entry)
             if entry.outcome is Outcome.ADMITTED:
                 self._admit(entry)
                 changed = True
@@ -200,18 +236,40 @@ class _Cycle:
         return changed
 
     def _admit(self, entry: Entry) -> None:
-        workload = entry.workload
         admit = admission.admit(entry, self.state, self.now)
         self.decisions.append(admit)
-        self.waits.pop(workload.id, None)
-        if admit.admission is not None:
-            self.ledger.reserve(Held(workload, entry.queue, entry.proposal.usage))
-        self.state.pending[entry.queue].remove(workload.id, keep_mark=True)
-        self.admitted.append(entry)
+        self.waits.pop(entry.workload.id, None)
+        if not entry.second_pass:
+            workload = msgspec.structs.replace(entry.workload, admission=admit.admission)
+            self.ledger.reserve(Held(workload, entry.queue, entry.usage))
+        self.admitted[entry.workload.id] = entry
+        self._set_aside(entry)
+
+    def _set_aside(self, entry: Entry) -> None:
+        self.state.pending[entry.queue].remove(entry.workload.id, keep_mark=True)
+        self.aside.append(entry)
+
+    def _evict(self, entry: Entry) -> None:
+        for victim in entry.victims:
+            if victim.held.id in self.admitted:
+                self._take_back(victim.held, entry)
+            else:
+                self.decisions.append(_eviction(entry, victim))
+
+    def _take_back(self, held: Held, entry: Entry) -> None:
+        """Admitted in an earlier round, in the way now: it simply was not admitted. Nobody fell, nothing was lost."""
+        self.ledger.release(held.id)
+        self.victims.pop(held.id, None)
+        del self.admitted[held.id]
+        self.decisions = [
+            d for d in self.decisions if not (isinstance(d, Admit) and d.workload == held.id)
+        ]
+        reason = Reason(
+            kind="taken-back", kueue="WaitingForQuota", message=LOST, preemptor=entry.workload.id
+        )
+        self.waits[held.id] = Wait(workload=held.id, reason=reason)
 
     def _requeue(self, entry: Entry) -> bool:
-        if entry.outcome is Outcome.PREEMPTS:
-            self.decisions += _evictions(entry)
         how = entry.requeue
         untried = self._note_progress(entry)
         parked = self.state.pending[entry.queue].requeue(
@@ -221,13 +279,19 @@ class _Cycle:
             workload=entry.workload.id, reason=entry.reason, parked=parked
         )
         if parked:
+            self.claims.pop(entry.workload.id, None)
+            return True
+        if how is Requeue.PENDING_PREEMPTION and self._serves_next(entry.queue):
+            self._set_aside(entry)
             return True
         if how is not Requeue.LOST and not untried:
-            # The head stays where it is, and room only shrinks within a cycle: nothing behind it has a turn.
+            # The head stays where it is, and room only shrinks within a cycle: nobody behind it has a turn.
             self.open.remove(entry.queue)
-            if entry.claim:
-                self.claims.append((entry.queue, entry.claim))
-        return entry.outcome is Outcome.PREEMPTS
+        return untried or entry.outcome is Outcome.PREEMPTS
+
+    def _serves_next(self, queue: QueueName) -> bool:
+        """A head whose room is on its way keeps its claim, and the next has its turn; in Kueue it blocks its queue."""
+        return self.policy.victims != "kueue" and self.state.pending[queue].strategy != "StrictFIFO"
 
     def _note_progress(self, entry: Entry) -> bool:
         """Remember how far the flavor scan came. True when there are flavors left to try."""
@@ -240,8 +304,8 @@ class _Cycle:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Who was admitted is still waiting as far as the state knows, until the event says otherwise."""
-        for entry in self.admitted:
+        """Whoever is aside is still waiting as far as the state knows, until an event says otherwise."""
+        for entry in self.aside:
             self.state.pending[entry.queue].add(entry.workload)
 
     def plan(self) -> Plan:
@@ -252,16 +316,12 @@ class _Cycle:
         )
 
 
-def _evictions(entry: Entry) -> Iterator[Evict]:
-    for victim in entry.victims:
-        yield Evict(
-            workload=victim.held.id,
-            preemptor=entry.workload.id,
-            reason=Reason(
-                kind="preempted",
-                kueue="Preempted",
-                preemptor=entry.workload.id,
-                rule=victim.rule,
-            ),
-            already=victim.held.workload.evicted_at is not None,
-        )
+def _eviction(entry: Entry, victim: Victim) -> Evict:
+    return Evict(
+        workload=victim.held.id,
+        preemptor=entry.workload.id,
+        reason=Reason(
+            kind="preempted", kueue="Preempted", preemptor=entry.workload.id, rule=victim.rule
+        ),
+        already=victim.held.workload.evicted_at is not None,
+    )

@@ -23,7 +23,6 @@ class Outcome(Enum):
 
 class Entry:
     __slots__ = (
-        "claim",
         "counts",
         "nominated",
         "outcome",
@@ -47,7 +46,6 @@ class Entry:
         self.outcome = Outcome.WAITS
         self.requeue = Requeue.NOT_NOMINATED
         self.reason = Reason(kind="behind", kueue="PendingEvaluation")
-        self.claim: Usage = {}  # what later heads must leave alone
 
     def propose(
         self, proposal: Proposal, victims: list[Victim], counts: tuple[int, ...] | None = None
@@ -62,6 +60,11 @@ class Entry:
         self.reason = Reason(
             kind=kind, kueue=kueue, message=message, shortages=self.proposal.shortages
         )
+
+    @property
+    def usage(self) -> Usage:
+        """The quota it takes: none where it holds it already."""
+        return {} if self.second_pass else self.proposal.usage
 
     @property
     def second_pass(self) -> bool:
