@@ -38,6 +38,7 @@ class Nominator:
         entry = Entry(self.state.workloads[head], queue)
         if not self._refused(entry):
             self._propose(entry)
+            entry.tried = entry.proposal.tried()
         return entry
 
     # -- may it run here at all? ---------------------------------------------------------------------------------
@@ -139,7 +140,9 @@ class Nominator:
             return []
         room = joint.room_by_evicting(workload, queue, proposal)
         if room is None:
-            return []
+            # What this very cycle admitted can still be taken back: nobody falls.
+            found = self._choose(workload, queue, proposal.usage, proposal.need)
+            return found if all(self._just_admitted(victim) for victim in found) else []
         quota = joint.quota_room(workload, queue, proposal, need=proposal.need)
         ledger = self.state.ledger
         chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
@@ -152,6 +155,10 @@ class Nominator:
             return named
         # Nobody new has to fall: those who are leaving free enough, as Kueue would list them.
         return self._choose(workload, queue, proposal.usage, proposal.need)
+
+    def _just_admitted(self, victim: Victim) -> bool:
+        known = self.state.workloads.get(victim.held.id)
+        return known is not None and known.admission is None
 
     def _choose(
         self, workload: Workload, queue: QueueName, usage: Usage, need: frozenset[FlavorResource]

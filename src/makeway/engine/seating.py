@@ -254,10 +254,11 @@ class Seating:
                     self.take_rooms(demand.shape, result)
         return tuple(placed)
 
-    def take_rooms(self, shape: PodShape, placement: Sequence[Placed]) -> None:
-        """Count these places as taken for the rest of the cycle."""
+    def take_rooms(self, shape: PodShape, placement: Sequence[Placed], sign: int = 1) -> None:
+        """Count these places as taken for the rest of the cycle (-1: given back)."""
         for place in placement:
-            self.table.take(self.table.row_of[place.node], self.table.need(shape) * place.count)
+            need = self.table.need(shape) * (place.count * sign)
+            self.table.take(self.table.row_of[place.node], need)
 
     # --- who could fall ---
 

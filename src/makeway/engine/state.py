@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -74,6 +75,8 @@ class State:
         ] = {}  # quota reserved, admission checks still open
         self.progress: dict[WorkloadId, Progress] = {}
         self.rounds = 0  # ever decided; ages the progress above
+        self.stopped_queues: set[QueueName] = set()
+        self.stopped_local_queues: set[str] = set()
 
         self._ledger = Ledger()
         self._tree_stale = False
@@ -182,6 +185,7 @@ class State:
             case LocalQueue():
                 key = f"{obj.namespace}/{obj.name}"
                 self.local_queues[key] = obj
+                _note(self.stopped_local_queues, key, obj.stop != "None")
                 self._replace_waiting(key)
                 return
             case Flavor():
@@ -211,9 +215,11 @@ class State:
         self._problems.clear()
         if kind is Queue:
             self._tree_stale = True
-            self.pending.pop(QueueName(key), None)
+            self.stopped_queues.discard(QueueName(key))
             self._replace_waiting_in(QueueName(key))
+            self.pending.pop(QueueName(key), None)
         elif kind is LocalQueue:
+            self.stopped_local_queues.discard(key)
             self._replace_waiting(key)
         else:
             self._tree_stale = self._tree_stale or kind is Cohort
@@ -330,6 +336,7 @@ class State:
     def _upsert_queue(self, queue: Queue) -> None:
         old = self.queues.get(queue.name)
         self.queues[queue.name] = queue
+        _note(self.stopped_queues, queue.name, queue.stop != "None")
         self._tree_stale = True
         if old is None or old.strategy != queue.strategy:
             self.pending.pop(queue.name, None)
@@ -430,6 +437,10 @@ def _same_request(old: Workload, new: Workload) -> bool:
         and old.checks == new.checks
         and old.created_at == new.created_at
     )
+
+
+def _note(names: set[Any], name: str, belongs: bool) -> None:
+    (names.add if belongs else names.discard)(name)
 
 
 def _listed(what: str, names: Iterator[str]) -> list[str]:
