@@ -13,6 +13,7 @@ import pytest
 
 from makeway.client import ApiError, Client, Reflector, embedded
 from makeway.client.resource import CORE_EVENTS, NODES, PODS, Object, Resource
+from makeway.embedded.node.process import Run
 from makeway.embedded.server import serving
 
 
@@ -124,16 +125,20 @@ class Cluster:
         self, true: Callable[[], Coroutine[Any, Any, object]], timeout_s: float = 10.0
     ) -> None:
         async with asyncio.timeout(timeout_s):
-            while not await true():
+            while not await true():  # noqa: ASYNC110 - any condition of the other side
                 await asyncio.sleep(0.02)
 
 
 @pytest.fixture
 async def cluster(home: Path) -> AsyncIterator[Cluster]:
-    async with serving(home) as server:
-        async with Client(embedded(server.socket_path, server.token)) as client:
-            made = Cluster(client, home)
-            try:
-                yield made
-            finally:
-                await made.stop()
+    async with (
+        serving(home) as server,
+        Client(embedded(server.socket_path, server.token)) as client,
+    ):
+        made = Cluster(client, home)
+        try:
+            yield made
+        finally:
+            await made.stop()
+            for attempt in home.glob("pods/*/containers/*/*"):
+                Run(attempt).kill()

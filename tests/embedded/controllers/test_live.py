@@ -126,9 +126,11 @@ async def test_a_deployment_rolls_and_goes(cluster: Cluster) -> None:
     rolled = await cluster.until(
         DEPLOYMENTS,
         "web",
-        lambda it: conditions(it).get("Progressing") == ("True", "NewReplicaSetAvailable")
-        and it["status"]["observedGeneration"] == it["metadata"]["generation"]
-        and it["status"].get("updatedReplicas") == 3,
+        lambda it: (
+            conditions(it).get("Progressing") == ("True", "NewReplicaSetAvailable")
+            and it["status"]["observedGeneration"] == it["metadata"]["generation"]
+            and it["status"].get("updatedReplicas") == 3
+        ),
     )
     assert rolled["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "2"
 
