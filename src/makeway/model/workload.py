@@ -130,6 +130,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 class CheckState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: Literal["Pending", "Ready", "Retry", "Rejected"] = "Pending"
+    message: str = ""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,9 +152,12 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""  # "Job/team-a/train", for people
     local_queue: str | None = None
     needs: Needs = "nodes"
-    priority: int = 0
+    priority: int = 0  # as it counts, boost included
+    boost: int = 0  # the part of it that a controller added
     preempts: bool = True  # False: preemptionPolicy Never
+    preemption_gated: bool = False  # may not preempt until another controller opens its gate
     created_at: float = 0.0
+    queued_at: float | None = None  # of the last return to the queue; None: since its creation
     pod_sets: tuple[PodSet, ...] = ()
     gang: Gang | None = None
     checkpoint: Checkpoint = Checkpoint()
