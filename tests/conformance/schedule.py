@@ -48,7 +48,9 @@ def _check_skips(want: Case, plan: Plan) -> list[str]:
     wanted = want.get("skippedPreemptions")
     if wanted is None:
         return []
-    return differ("skipped preemptions", wanted, {q: plan.skipped_preemptions.get(q, 0) for q in wanted})
+    return differ(
+        "skipped preemptions", wanted, {q: plan.skipped_preemptions.get(q, 0) for q in wanted}
+    )
 
 
 def _check_events(want: Case, events: list[explain.WorkloadEvent]) -> list[str]:
@@ -59,9 +61,7 @@ def _check_events(want: Case, events: list[explain.WorkloadEvent]) -> list[str]:
         (e["workload"], e["type"], e["reason"], e.get("message", "") if with_messages else "")
         for e in want["events"]
     ]
-    got = [
-        (str(e.workload), e.type, e.reason, e.message if with_messages else "") for e in events
-    ]
+    got = [(str(e.workload), e.type, e.reason, e.message if with_messages else "") for e in events]
     return differ("events", wanted, got)
 
 
@@ -73,7 +73,10 @@ def _check_admissions(want: Case, state: State, plan: Plan) -> list[str]:
         if workload.admission is not None
     }
     new = sorted(a.workload for a in plan.admits)
-    return [*differ("admitted", wanted, got), *differ("newly admitted", sorted(want["newlyAdmitted"]), new)]
+    return [
+        *differ("admitted", wanted, got),
+        *differ("newly admitted", sorted(want["newlyAdmitted"]), new),
+    ]
 
 
 def _wanted_admission(obj: Case) -> object:
@@ -98,7 +101,9 @@ def _check_lines(want: Case, state: State) -> list[str]:
     parked = {str(q): sorted(line.parked()) for q, line in state.pending.items()}
     return [
         *differ("left", _sorted(want["left"]), {q: ids for q, ids in left.items() if ids}),
-        *differ("inadmissible", _sorted(want["inadmissible"]), {q: i for q, i in parked.items() if i}),
+        *differ(
+            "inadmissible", _sorted(want["inadmissible"]), {q: i for q, i in parked.items() if i}
+        ),
     ]
 
 

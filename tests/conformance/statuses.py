@@ -13,7 +13,9 @@ from tests.conformance.load import differ
 Json = dict[str, Any]
 
 
-def check_conditions(wanted: list[Json] | None, inputs: list[Json], plan: Plan, state: State) -> list[str]:
+def check_conditions(
+    wanted: list[Json] | None, inputs: list[Json], plan: Plan, state: State
+) -> list[str]:
     written = explain.conditions(plan, state)
     before = {_key(obj): _conditions(obj) for obj in inputs}
     problems = []

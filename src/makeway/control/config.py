@@ -19,18 +19,20 @@ from makeway.errors import UserError
 Any_ = Any  # a section that is accepted and not read
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+class _Section(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
     """A part of the file that people write."""
 
 
-class RequeuingStrategy(_Section):
+class RequeuingStrategy(_Section, frozen=True, kw_only=True):
     timestamp: Literal["Eviction", "Creation"] = "Eviction"
     backoff_limit_count: int | None = None
     backoff_base_seconds: int = 60
     backoff_max_seconds: int = 3600
 
 
-class WaitForPodsReady(_Section):
+class WaitForPodsReady(_Section, frozen=True, kw_only=True):
     enable: bool = True  # v1beta1 only
     timeout: str = "30m"
     recovery_timeout: str | None = None
@@ -38,42 +40,42 @@ class WaitForPodsReady(_Section):
     requeuing_strategy: RequeuingStrategy = RequeuingStrategy()
 
 
-class FairSharing(_Section):
+class FairSharing(_Section, frozen=True, kw_only=True):
     enable: bool = True  # v1beta1 only
     preemption_strategies: tuple[Strategy, ...] = DEFAULT_STRATEGIES
 
 
-class Transformation(_Section):
+class Transformation(_Section, frozen=True, kw_only=True):
     input: str
     strategy: Literal["Retain", "Replace"] = "Retain"
     multiply_by: str = ""
     outputs: dict[str, str] = {}
 
 
-class Resources(_Section):
+class Resources(_Section, frozen=True, kw_only=True):
     quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
     exclude_resource_prefixes: tuple[str, ...] = ()
     transformations: tuple[Transformation, ...] = ()
     device_class_mappings: Any_ = None
 
 
-class Integrations(_Section):
+class Integrations(_Section, frozen=True, kw_only=True):
     frameworks: tuple[str, ...] = ()
     external_frameworks: tuple[str, ...] = ()
     label_keys_to_copy: tuple[str, ...] = ()
     pod_options: Any_ = None  # v1beta1 only
 
 
-class Retention(_Section):
+class Retention(_Section, frozen=True, kw_only=True):
     after_finished: str | None = None
     after_deactivated_by_kueue: str | None = None
 
 
-class RetentionPolicies(_Section):
+class RetentionPolicies(_Section, frozen=True, kw_only=True):
     workloads: Retention = Retention()
 
 
-class Makeway(_Section):
+class Makeway(_Section, frozen=True, kw_only=True):
     """What is ours."""
 
     victims: VictimPolicy = "least-loss"
@@ -89,7 +91,7 @@ class Makeway(_Section):
     hold_after: str = "60s"  # a hold ends this long after the last victim had to be gone
 
 
-class Configuration(_Section):
+class Configuration(_Section, frozen=True, kw_only=True):
     api_version: str = "config.kueue.x-k8s.io/v1beta2"
     kind: Literal["Configuration"] = "Configuration"
     manage_jobs_without_queue_name: bool = False
@@ -128,7 +130,6 @@ class Configuration(_Section):
         """Nothing is admitted before all that was admitted is ready."""
         said = self.wait_for_pods_ready.block_admission
         return self.waits_for_pods and bool(said)
-
 
     def length(self, said: str | None, default_s: float) -> float:
         """A duration of this file, in seconds."""

@@ -91,7 +91,10 @@ def quota_reserved_event(admit: Admit, workload: Workload, now: float) -> Worklo
     if admit.considered:
         message += f"; Flavors considered: {flavors_considered(admit.considered)}"
     return WorkloadEvent(
-        workload=admit.workload, type="Normal", reason="QuotaReserved", message=message[:EVENT_LIMIT]
+        workload=admit.workload,
+        type="Normal",
+        reason="QuotaReserved",
+        message=message[:EVENT_LIMIT],
     )
 
 
@@ -174,7 +177,9 @@ def _priorities(preemptor: Workload, victim: Workload) -> str:
 
 
 def _priority(workload: Workload) -> str:
-    return f"{workload.priority} (base: {workload.priority - workload.boost}, boost: {workload.boost})"
+    return (
+        f"{workload.priority} (base: {workload.priority - workload.boost}, boost: {workload.boost})"
+    )
 
 
 def preemption_events(evict: Evict, state: State) -> Iterator[WorkloadEvent]:
@@ -183,7 +188,10 @@ def preemption_events(evict: Evict, state: State) -> Iterator[WorkloadEvent]:
     priorities = _priorities(preemptor, victim)
     queue = victim.admission.queue if victim.admission is not None else ""
     yield WorkloadEvent(
-        workload=victim.id, type="Normal", reason="EvictedDueToPreempted", message=message[:EVENT_LIMIT]
+        workload=victim.id,
+        type="Normal",
+        reason="EvictedDueToPreempted",
+        message=message[:EVENT_LIMIT],
     )
     yield WorkloadEvent(
         workload=victim.id,

@@ -22,8 +22,8 @@ class Cluster(Protocol):
         """Until something changed, or until this time."""
         ...
 
-    async def settle(self) -> None:
-        """Bring everything in line that needs no decision: jobs to start and stop, statuses to write."""
+    async def settle(self) -> bool:
+        """Bring everything in line that needs no decision: jobs to start and stop, statuses to write. False: all is so."""
         ...
 
     def changes(self) -> Sequence[Event]:

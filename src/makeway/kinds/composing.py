@@ -20,7 +20,7 @@ from makeway.kinds.metadata import (
     RESOURCE_IN_USE,
     Json,
     Object,
-    annotations,
+    annotations_of,
     group_of,
     integer,
     labels,
@@ -103,9 +103,7 @@ def resolve_priority(job: Json, pod_sets: Iterable[Json], classes: Classes) -> P
         if named:
             raise UnknownClass("PriorityClass", named)
         return Priority()
-    return Priority(
-        value=found.value, ref=("scheduling.k8s.io", "PriorityClass", found.name)
-    )
+    return Priority(value=found.value, ref=("scheduling.k8s.io", "PriorityClass", found.name))
 
 
 def workload_name(kind: str, group: str, owner_name: str, owner_uid: str) -> str:
@@ -127,7 +125,7 @@ def copied_annotations(job: Json) -> dict[str, str]:
     """What the Workload carries on from its job, so that it can be read alone."""
     return {
         key: value
-        for key, value in annotations(job).items()
+        for key, value in annotations_of(job).items()
         if key.startswith((PROVISIONING_PREFIX, PREFIX)) or key == ADMISSION_GATED_BY
     }
 
@@ -173,7 +171,9 @@ def template_from(metadata: Json, spec: Json, *, keep_labels: bool = True) -> Ob
     """A pod template as it stands in a pod set: labels and annotations, and the pod spec."""
     kept: Object = {}
     if keep_labels:
-        shown = {k: v for k, v in (metadata.get("labels") or {}).items() if k not in CONTROLLER_LABELS}
+        shown = {
+            k: v for k, v in (metadata.get("labels") or {}).items() if k not in CONTROLLER_LABELS
+        }
         if shown:
             kept["labels"] = shown
         if metadata.get("annotations"):

@@ -17,7 +17,7 @@ from makeway.kinds.metadata import (
     STOPPING,
     Json,
     Object,
-    annotations,
+    annotations_of,
     integer,
     labels,
     spec,
@@ -60,7 +60,7 @@ def pod_count(job: Json) -> int:
 
 def min_count(job: Json) -> int | None:
     """Partial admission may go down to this."""
-    return integer(annotations(job).get(MIN_PARALLELISM, ""))
+    return integer(annotations_of(job).get(MIN_PARALLELISM, ""))
 
 
 def pod_sets(job: Json) -> list[Object]:
@@ -141,7 +141,7 @@ def start_patch(job: Json, update: Json, count: int) -> Object:
     patch: Object = {"suspend": False, "template": {k: v for k, v in template.items() if v}}
     if count != parallelism(job) and count < pod_count(job):
         patch["parallelism"] = count
-        if annotations(job).get(COMPLETIONS_EQUAL_PARALLELISM) == "true":
+        if annotations_of(job).get(COMPLETIONS_EQUAL_PARALLELISM) == "true":
             patch["completions"] = count
     return {"spec": patch}
 
@@ -153,7 +153,7 @@ def suspend_patch() -> Object:
 def restore_patch(job: Json, pod_set: Json | None) -> Object:
     """Back to what the user wrote, as the Workload's pod set remembers it; nothing to restore gives an empty patch."""
     patch: Object = {}
-    if STOPPING in annotations(job):
+    if STOPPING in annotations_of(job):
         patch["metadata"] = {"annotations": {STOPPING: None}}
     restored = _restored_spec(job, pod_set) if pod_set else {}
     if restored:
@@ -165,7 +165,9 @@ def _restored_spec(job: Json, pod_set: Json) -> Object:
     original = pod_set["template"]
     present = spec(job).get("template") or {}
     template: Object = {}
-    metadata = _map_changes(present.get("metadata") or {}, original.get("metadata") or {}, ("labels", "annotations"))
+    metadata = _map_changes(
+        present.get("metadata") or {}, original.get("metadata") or {}, ("labels", "annotations")
+    )
     if metadata:
         template["metadata"] = metadata
     now, then = present.get("spec") or {}, original.get("spec") or {}
@@ -178,7 +180,7 @@ def _restored_spec(job: Json, pod_set: Json) -> Object:
     restored: Object = {"template": template} if template else {}
     if pod_count(job) < int(pod_set.get("count", 1)):
         restored["parallelism"] = int(pod_set["count"])
-        if annotations(job).get(COMPLETIONS_EQUAL_PARALLELISM) == "true":
+        if annotations_of(job).get(COMPLETIONS_EQUAL_PARALLELISM) == "true":
             restored["completions"] = int(pod_set["count"])
     return restored
 

@@ -66,7 +66,7 @@ def labels(obj: Json) -> dict[str, str]:
     return metadata(obj).get("labels") or {}
 
 
-def annotations(obj: Json) -> dict[str, str]:
+def annotations_of(obj: Json) -> dict[str, str]:
     return metadata(obj).get("annotations") or {}
 
 

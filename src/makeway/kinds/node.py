@@ -1,13 +1,13 @@
-"""v1 Node, Namespace and PodDisruptionBudget: what exists, as the engine sees it."""
+"""v1 Node and PodDisruptionBudget: what exists, as the engine sees it."""
 
 from __future__ import annotations
 
 from makeway.kinds import conditions
+from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import Json, key, labels, name, namespace, spec, status
-from makeway.model.event import Namespace
 from makeway.model.node import Node, NodeName
 from makeway.model.resources import amounts_of, frozen
-from makeway.model.selectors import LabelSelector, Requirement, Taint
+from makeway.model.selectors import Taint
 from makeway.model.workload import Budget
 
 
@@ -27,31 +27,12 @@ def node_from(node: Json) -> Node:
     )
 
 
-def namespace_from(obj: Json) -> Namespace:
-    return Namespace(name=name(obj), labels=labels(obj))
-
-
 def budget_from(obj: Json) -> Budget:
     said = status(obj)
     return Budget(
         id=key(obj),
         namespace=namespace(obj),
-        selector=selector_from(spec(obj).get("selector")),
+        selector=read_selector(spec(obj).get("selector")),
         allowed=int(said.get("disruptionsAllowed") or 0),
         disrupted=tuple(sorted(said.get("disruptedPods") or {})),
     )
-
-
-def selector_from(selector: Json | None) -> LabelSelector | None:
-    """None matches nothing, `{}` everything."""
-    if selector is None:
-        return None
-    exact = [
-        Requirement(key=k, operator="In", values=(v,))
-        for k, v in sorted((selector.get("matchLabels") or {}).items())
-    ]
-    others = [
-        Requirement(key=e["key"], operator=e["operator"], values=tuple(e.get("values") or ()))
-        for e in selector.get("matchExpressions") or []
-    ]
-    return LabelSelector(requirements=(*exact, *others))

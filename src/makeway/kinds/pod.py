@@ -19,7 +19,7 @@ from makeway.kinds.metadata import (
     WORKLOAD,
     Json,
     Object,
-    annotations,
+    annotations_of,
     controller,
     created_at,
     key,
@@ -32,10 +32,10 @@ from makeway.kinds.metadata import (
     status,
     uid,
 )
-from makeway.kinds.pods import pod_shape
+from makeway.kinds.pods import read_shape
 from makeway.kinds.promises import PREFIX, checkpoint
 from makeway.model.node import NodeName
-from makeway.model.workload import Pod, PodId, PodPhase, PodSet, Workload, WorkloadId
+from makeway.model.workload import Pod, PodId, PodPhase, PodSet, PodShape, Workload, WorkloadId
 
 API_VERSION: Final = "v1"
 KIND: Final = "Pod"
@@ -48,6 +48,10 @@ _PROTECTED: Final = {
     ("scheduling.koordinator.sh/disable-preemptible", "true"),
     ("quota.scheduling.koordinator.sh/preemptible", "false"),
 }
+
+
+def pod_shape(pod: Json) -> PodShape:
+    return read_shape(pod, spec(pod), path="spec", namespace=namespace(pod), labels=labels(pod))
 
 
 def scheduler_name(pod: Json) -> str:
@@ -99,7 +103,7 @@ def queue_name(pod: Json) -> str:
 
 def group_name(pod: Json) -> str:
     """The Kueue pod group it belongs to; the annotation is the newer form."""
-    return annotations(pod).get(GROUP_NAME) or labels(pod).get(GROUP_NAME, "")
+    return annotations_of(pod).get(GROUP_NAME) or labels(pod).get(GROUP_NAME, "")
 
 
 def protected(pod: Json) -> str:
@@ -113,7 +117,7 @@ def protected(pod: Json) -> str:
 def workload_of_queued(pod: Json) -> str:
     """The name of the Workload that a queued pod waits for or runs under."""
     return (
-        annotations(pod).get(WORKLOAD)
+        annotations_of(pod).get(WORKLOAD)
         or group_name(pod)
         or composing.workload_name(KIND, "", name(pod), uid(pod))
     )
@@ -122,7 +126,9 @@ def workload_of_queued(pod: Json) -> str:
 def started_at(pod: Json) -> float | None:
     """When its oldest container began to work; nothing before that can be lost."""
     states = [c.get("state") or {} for c in status(pod).get("containerStatuses") or []]
-    times = [seconds((s.get("running") or s.get("terminated") or {}).get("startedAt")) for s in states]
+    times = [
+        seconds((s.get("running") or s.get("terminated") or {}).get("startedAt")) for s in states
+    ]
     known = [time for time in times if time is not None]
     if known:
         return min(known)
@@ -132,7 +138,7 @@ def started_at(pod: Json) -> float | None:
 def pod_from(pod: Json, workload: WorkloadId, pod_set: str) -> Pod:
     node = spec(pod).get("nodeName")
     nominated = status(pod).get("nominatedNodeName")
-    own = {k: v for k, v in annotations(pod).items() if k.startswith(PREFIX)}
+    own = {k: v for k, v in annotations_of(pod).items() if k.startswith(PREFIX)}
     return Pod(
         id=PodId(key(pod)),
         uid=uid(pod),
@@ -168,7 +174,7 @@ def lone_workload(pod: Json, *, ours: bool) -> Workload:
         preempts=may_preempt(pod),
         created_at=created_at(pod),
         pod_sets=(PodSet(name="main", count=1, shape=pod_shape(pod)),),
-        checkpoint=checkpoint(annotations(pod)),
+        checkpoint=checkpoint(annotations_of(pod)),
         protected=protected(pod),
         foreign=not ours,
         finished=ended(pod),
@@ -190,8 +196,7 @@ def pod_sets(pod: Json) -> list[Object]:
 
 def template_spec(pod: Json) -> Object:
     """Its spec as a template: without what admission and binding put into it."""
-    kept = {k: v for k, v in spec(pod).items() if k not in ("schedulingGates", "nodeName")}
-    return kept
+    return {k: v for k, v in spec(pod).items() if k not in ("schedulingGates", "nodeName")}
 
 
 def start_patch(pod: Json, update: Json) -> Object:

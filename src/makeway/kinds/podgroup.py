@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +25,7 @@ from makeway.kinds.metadata import (
     ROLE_HASH,
     Json,
     Object,
-    annotations,
+    annotations_of,
     created_at,
     integer,
     key,
@@ -41,14 +41,13 @@ from makeway.kinds.pod import (
     gates,
     may_preempt,
     phase,
+    pod_shape,
     priority,
     protected,
     template_spec,
 )
-from makeway.kinds.pods import pod_shape
 from makeway.kinds.promises import checkpoint, min_pods
 from makeway.model.workload import Gang, PodSet, Workload, WorkloadId
-
 
 MAX_ROLES: Final = 18
 
@@ -72,28 +71,28 @@ GangId = str  # "namespace/name"
 def total_count(pods: Iterable[Json]) -> int:
     """How many pods the group is made of: what its first pod says; 0 when nobody does."""
     for pod in pods:
-        said = integer(annotations(pod).get(GROUP_TOTAL, ""))
+        said = integer(annotations_of(pod).get(GROUP_TOTAL, ""))
         if said is not None:
             return said
     return 0
 
 
 def fast_admission(pods: Iterable[Json]) -> bool:
-    return any(annotations(pod).get(GROUP_FAST_ADMISSION) == "true" for pod in pods)
+    return any(annotations_of(pod).get(GROUP_FAST_ADMISSION) == "true" for pod in pods)
 
 
 def serving(pods: Iterable[Json]) -> bool:
-    return any(annotations(pod).get(GROUP_SERVING) == "true" for pod in pods)
+    return any(annotations_of(pod).get(GROUP_SERVING) == "true" for pod in pods)
 
 
 def retriable(pods: Iterable[Json]) -> bool:
     """One pod that says no ends the group when none of its pods is active any more."""
-    return not any(annotations(pod).get(RETRIABLE_IN_GROUP) == "false" for pod in pods)
+    return not any(annotations_of(pod).get(RETRIABLE_IN_GROUP) == "false" for pod in pods)
 
 
 def role_hash(pod: Json) -> str:
     """Pods of one role are interchangeable: the same requests, ports and places to run."""
-    said = annotations(pod).get(ROLE_HASH)
+    said = annotations_of(pod).get(ROLE_HASH)
     return said.lower() if said else _hash_of(_shape_for_hash(spec(pod)))
 
 
@@ -115,7 +114,8 @@ def _shape_for_hash(pod_spec: Json) -> Object:
         "priority": pod_spec.get("priority"),
         "resourceClaims": pod_spec.get("resourceClaims"),
         "runtimeClassName": pod_spec.get("runtimeClassName"),
-        "tolerations": [_ordered(t, _TOLERATION) for t in pod_spec.get("tolerations") or []] or None,
+        "tolerations": [_ordered(t, _TOLERATION) for t in pod_spec.get("tolerations") or []]
+        or None,
         "topologySpreadConstraints": pod_spec.get("topologySpreadConstraints"),
     }
     return {"spec": shape}
@@ -169,7 +169,7 @@ def _role_pod_set(role: str, pod: Json, count: int) -> Object:
 
 
 def compose_group(
-    group: str, pods: list[Json], pod_sets: list[Object], wl_priority: composing.Priority
+    group: str, pods: Sequence[Json], pod_sets: list[Object], wl_priority: composing.Priority
 ) -> Object:
     """The Workload of a group is named like the group and owned by all of its pods."""
     first = pods[0]
@@ -192,8 +192,8 @@ def gang_of(pod: Json) -> GangId | None:
     for label in GANG_LABELS:
         if labels(pod).get(label):
             return f"{namespace(pod)}/{labels(pod)[label]}"
-    if annotations(pod).get(GANG_NAME):
-        return f"{namespace(pod)}/{annotations(pod)[GANG_NAME]}"
+    if annotations_of(pod).get(GANG_NAME):
+        return f"{namespace(pod)}/{annotations_of(pod)[GANG_NAME]}"
     native = (spec(pod).get("schedulingGroup") or {}).get("podGroupName")
     return f"{namespace(pod)}/{native}" if native else None
 
@@ -222,10 +222,10 @@ def pod_group_from(obj: Json) -> PodGroup:
         id=key(obj),
         uid=str((obj.get("metadata") or {}).get("uid") or ""),
         minimum=minimum,
-        groups=_named_together(annotations(obj)),
+        groups=_named_together(annotations_of(obj)),
         priority=said.get("priority"),
         created_at=created_at(obj),
-        annotations=annotations(obj),
+        annotations=annotations_of(obj),
     )
 
 
@@ -241,7 +241,7 @@ def workload_id_of_gang(gang: GangId, group: PodGroup | None, pods: Iterable[Jso
     """Gangs named together share one id."""
     together = group.groups if group is not None else ()
     for pod in pods:
-        together = together or _named_together(annotations(pod))
+        together = together or _named_together(annotations_of(pod))
     return WorkloadId(",".join(sorted({gang, *together})))
 
 
@@ -250,7 +250,7 @@ def minimum_of(group: PodGroup | None, pods: Iterable[Json]) -> int:
     if group is not None and group.minimum is not None:
         return group.minimum
     for pod in pods:
-        for said in (labels(pod).get(MIN_AVAILABLE_LABEL), annotations(pod).get(MIN_AVAILABLE)):
+        for said in (labels(pod).get(MIN_AVAILABLE_LABEL), annotations_of(pod).get(MIN_AVAILABLE)):
             number = integer(said or "")
             if number is not None:
                 return max(number, 1)
@@ -275,7 +275,7 @@ def gang_workload(
     """Gangs named together, as one workload. `expected` names the gangs that must be there before it can start."""
     pods = [pod for member in members for pod in member.pods]
     alive = [pod for pod in pods if not ended(pod)]
-    said = [annotations(pod) for pod in pods]
+    said = [annotations_of(pod) for pod in pods]
     groups = [member.group for member in members if member.group is not None]
     places = [group.annotations for group in groups] + said
     override = min_pods(*places)
@@ -319,5 +319,3 @@ def _incomplete(members: list[Member], override: int | None, expected: Iterable[
         if closed:
             return f"the scheduling gates of {closed[0]} are closed"
     return ""
-
-

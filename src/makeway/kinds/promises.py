@@ -25,6 +25,7 @@ MIN_PODS: Final = PREFIX + "min-pods"
 PLACEMENT: Final = PREFIX + "placement"
 EXTERNAL: Final = "external"
 
+
 def checkpoint(*places: Mapping[str, str]) -> Checkpoint:
     """What the first of these annotation maps that speaks of each subject says."""
 

@@ -6,11 +6,11 @@ is left alone, a Preemption has a name of its own attempt. Before the first vict
 
 from __future__ import annotations
 
-
 from typing import Final
 
 import msgspec
 
+from makeway.control import explain
 from makeway.control.clock import timestamp
 from makeway.kinds import conditions, pod
 from makeway.kinds.metadata import (
@@ -75,15 +75,15 @@ class Applier:
         self._told: dict[str, Told] = {}
         self.later: float | None = None  # a status that was held back is due then
 
-    def first(self, plan: Plan, now: float) -> list[list[Action]]:
-        """What must be written before anybody is touched: the Preemptions."""
-        lists: list[list[Action]] = []
+    def first(self, plan: Plan, now: float) -> dict[WorkloadId, list[Action]]:
+        """What must be written before anybody is touched: the Preemptions, by who asked."""
+        records: dict[WorkloadId, list[Action]] = {}
         for preemptor, evicts in _by_preemptor(plan).items():
             hold = next((h for h in plan.holds if h.workload == preemptor), None)
             record = self._record(preemptor, evicts, hold, now)
             if record is not None:
-                lists.append([record])
-        return lists
+                records[preemptor] = [record]
+        return records
 
     def then(self, plan: Plan, now: float) -> list[list[Action]]:
         """Everything else."""
@@ -130,7 +130,9 @@ class Applier:
         if self._worth_writing(admit):
             body = {"metadata": {"annotations": {PLACEMENT: placement_json(admit.placement)}}}
             # No version: the status patch that follows checks that nothing else changed.
-            actions.append(msgspec.structs.replace(patch_object("Workload", found, body), version=""))
+            actions.append(
+                msgspec.structs.replace(patch_object("Workload", found, body), version="")
+            )
         change = standing.reserve(found, admission, now, all_checks_ready=admission.admitted)
         events = [self._reserved_event(found, admit, now)]
         if admission.admitted:
@@ -152,7 +154,7 @@ class Applier:
             f"Quota reserved in ClusterQueue {admit.admission.queue}, "
             f"wait time since queued was {max(0, int(now - queued_since))}s"
         )
-        considered = _considered(admit)
+        considered = explain.flavors_considered(admit.considered)
         return Tell(
             about=about("Workload", found),
             reason="QuotaReserved",
@@ -161,7 +163,9 @@ class Applier:
         )
 
     def _admitted_event(self, found: Json, queue: str, now: float, component: str) -> Tell:
-        since = conditions.since(found, standing.QUOTA_RESERVED) if standing.has_quota(found) else now
+        since = (
+            conditions.since(found, standing.QUOTA_RESERVED) if standing.has_quota(found) else now
+        )
         waited = max(0, int(now - (since or now)))
         return Tell(
             about=about("Workload", found),
@@ -232,11 +236,15 @@ class Applier:
         if preemptor is not None:
             queue = standing.cluster_queue(victim)
             note = f"Preempted workload {key(victim)} (UID: {uid(victim)}) in ClusterQueue {queue}"
-            told = self._workload_event(preemptor, "PreemptedWorkload", f"{note}; {priorities}{more}")
+            told = self._workload_event(
+                preemptor, "PreemptedWorkload", f"{note}; {priorities}{more}"
+            )
             events.append(told)
         return [patch_status("Workload", victim, change, *events)]
 
-    def _workload_event(self, found: Json, reason: str, note: str, *, warning: bool = False) -> Tell:
+    def _workload_event(
+        self, found: Json, reason: str, note: str, *, warning: bool = False
+    ) -> Tell:
         return Tell(
             about=about("Workload", found),
             type="Warning" if warning else "Normal",
@@ -302,7 +310,9 @@ class Applier:
             return by_annotation
         if self._copy.get("Pod", workload_id) is not None:
             return [workload_id]
-        members = [p for gang in workload_id.split(",") for p in self._copy.by("pods by gang", gang)]
+        members = [
+            p for gang in workload_id.split(",") for p in self._copy.by("pods by gang", gang)
+        ]
         parent = self._copy.get("Job", workload_id)
         if parent is not None:
             members += self._copy.by("children", uid(parent))
@@ -313,7 +323,9 @@ class Applier:
         found = [p for p in (self._copy.get("Pod", k) for k in self._pods_of(preemptor)) if p]
         return max(found, key=lambda p: (created_at(p), name(p)), default=None)
 
-    def _evict_pod(self, victim: Object, evict: Evict, trigger: Object | None, now: float) -> list[Action]:
+    def _evict_pod(
+        self, victim: Object, evict: Evict, trigger: Object | None, now: float
+    ) -> list[Action]:
         actions: list[Action] = []
         message = self._disruption_message(evict, trigger)
         if conditions.message(victim, "DisruptionTarget") != message:
@@ -360,11 +372,11 @@ class Applier:
     ) -> Action | None:
         """The Preemption, unless one is open for these victims already."""
         fresh = [e for e in evicts if not e.already]
-        if not fresh:
+        known = list(self._copy.all("Preemption"))
+        if not fresh or any(preemptions.covers(o, preemptor, fresh) for o in known):
             return None
         model = self._model(preemptor)
         asked_by = model.uid if model and model.uid else preemptor
-        known = list(self._copy.all("Preemption"))
         notice = max((self._notice(e) for e in fresh), default=0.0)
         kept = hold or Hold(workload=preemptor, victims=tuple(e.workload for e in evicts))
         if not kept.until:
@@ -438,7 +450,12 @@ class Applier:
         lists: list[list[Action]] = []
         for key_ in self._pods_of(wait.workload):
             found = self._copy.get("Pod", key_)
-            if found is None or spec(found).get("nodeName") or pod.gates(found) or terminating(found):
+            if (
+                found is None
+                or spec(found).get("nodeName")
+                or pod.gates(found)
+                or terminating(found)
+            ):
                 continue
             lists.append(self._unschedulable(found, message, "", now))
         return lists
@@ -491,21 +508,6 @@ def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:
     return found
 
 
-def _considered(admit: Admit) -> str:
-    """`main: spot(Fit;borrow=1), reserved(…) | other: …`: flavors that were not simply free."""
-    sets: dict[str, list[str]] = {}
-    for looked_at in admit.considered:
-        preempting = looked_at.mode in ("NoCandidates", "Preempt", "Reclaim")
-        parts = [f"preemptionMode={looked_at.mode}" if preempting else looked_at.mode]
-        if looked_at.borrow:
-            parts.append(f"borrow={looked_at.borrow}")
-        parts += looked_at.reasons
-        sets.setdefault(looked_at.pod_set, []).append(f"{looked_at.flavor}({';'.join(parts)})")
-    return " | ".join(f"{pod_set}: {', '.join(seen)}" for pod_set, seen in sets.items())
-
-
 def sentence(wait: Wait) -> str:
     """The reason in words, where Kueue and kube-scheduler have none."""
     return wait.reason.cheapest or wait.reason.kind.replace("-", " ")
-
-

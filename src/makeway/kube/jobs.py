@@ -16,13 +16,11 @@ from makeway.kinds.metadata import (
     STOPPING,
     Json,
     Object,
-    annotations,
+    annotations_of,
     finalizers,
     key,
     labels,
-
     name,
-
     owners,
     spec,
     terminating,
@@ -77,7 +75,9 @@ def reconcile(queued: Json, world: World, now: float) -> Steps:
 
 
 def expected_name(queued: Json) -> str:
-    prebuilt = annotations(queued).get(PREBUILT_WORKLOAD) or labels(queued).get(PREBUILT_WORKLOAD)
+    prebuilt = annotations_of(queued).get(PREBUILT_WORKLOAD) or labels(queued).get(
+        PREBUILT_WORKLOAD
+    )
     return prebuilt or composing.workload_name_of(queued)
 
 
@@ -144,7 +144,7 @@ def _stop(queued: Json, workload: Json, message: str, steps: Steps) -> None:
         restored = job.restore_patch(queued, pod_sets[0])
         if restored:
             stopped = tell(queued, "Stopped", message)
-            then = (stopped,) if STOPPING in annotations(queued) else ()
+            then = (stopped,) if STOPPING in annotations_of(queued) else ()
             steps.actions.append(patch_object("Job", queued, restored, *then))
 
 
@@ -162,7 +162,7 @@ def _follow(queued: Json, workload: Json, world: World, steps: Steps, now: float
     _follow_priority(queued, workload, world, steps)
     if standing.admitted(workload):
         _run(queued, workload, world, steps, now)
-    elif _running(queued) or STOPPING in annotations(queued):
+    elif _running(queued) or STOPPING in annotations_of(queued):
         _stop(queued, workload, "Not admitted by cluster queue", steps)
 
 
@@ -183,7 +183,9 @@ def _start(queued: Json, workload: Json, world: World, steps: Steps, now: float)
     template = spec(queued).get("template") or {}
     try:
         update = starting.pod_update(workload, "main", world.flavor)
-        trouble = starting.conflicts(update, template.get("metadata") or {}, template.get("spec") or {})
+        trouble = starting.conflicts(
+            update, template.get("metadata") or {}, template.get("spec") or {}
+        )
     except starting.CannotStart as conflict:
         update, trouble = {}, str(conflict)
     if trouble:
@@ -204,19 +206,29 @@ def matches(queued: Json, workload: Json) -> bool:
     if spec(workload).get("maximumExecutionTimeSeconds") != composing.max_execution_seconds(queued):
         return False
     wanted, known = job.pod_sets(queued)[0], pod_sets[0]
-    reserved = standing.has_quota(workload) or not job.suspended(queued) or STOPPING in annotations(queued)
+    reserved = (
+        standing.has_quota(workload)
+        or not job.suspended(queued)
+        or STOPPING in annotations_of(queued)
+    )
     if not reserved and _differs(wanted, known):
         return False
     return _spec_of(wanted, reserved) == _spec_of(known, reserved)
 
 
 def _differs(wanted: Json, known: Json) -> bool:
-    return int(wanted["count"]) != int(known.get("count", 1)) or wanted.get("minCount") != known.get("minCount")
+    return int(wanted["count"]) != int(known.get("count", 1)) or wanted.get(
+        "minCount"
+    ) != known.get("minCount")
 
 
 def _spec_of(pod_set: Json, reserved: bool) -> Object:
     found = pod_set["template"].get("spec") or {}
-    return {k: v for k, v in found.items() if v not in (None, [], {}) and not (reserved and k in INJECTED)}
+    return {
+        k: v
+        for k, v in found.items()
+        if v not in (None, [], {}) and not (reserved and k in INJECTED)
+    }
 
 
 def _rewrite(queued: Json, workload: Json, world: World, steps: Steps) -> None:
@@ -269,5 +281,3 @@ def _follow_priority(queued: Json, workload: Json, world: World, steps: Steps) -
 def _follow_queue_if_waiting(queued: Json, workload: Json, steps: Steps) -> None:
     if not standing.has_quota(workload):
         _follow_queue(queued, workload, steps)
-
-

@@ -18,7 +18,7 @@ from makeway.kinds.metadata import (
     RESOURCE_IN_USE,
     Json,
     Object,
-    annotations,
+    annotations_of,
     created_at,
     finalizers,
     key,
@@ -65,7 +65,9 @@ def tell(one: Json, reason: str, note: str, *, warning: bool = False, once: bool
 
 def reconcile_one(one: Json, world: World, now: float) -> Steps:
     steps = Steps()
-    workload = world.copy.get("Workload", f"{metadata(one).get('namespace')}/{pod.workload_of_queued(one)}")
+    workload = world.copy.get(
+        "Workload", f"{metadata(one).get('namespace')}/{pod.workload_of_queued(one)}"
+    )
     if workload is not None and not any(o.get("uid") == uid(one) for o in owners(workload)):
         workload = None
     if pod.ended(one) or terminating(one):
@@ -146,7 +148,7 @@ def stop(one: Json, reason: str, message: str, world: World, now: float) -> list
 
 def notice_s(one: Json, world: World) -> int | None:
     """The grace to ask for, where a pod needs longer to save than its own grace; None leaves it as it is."""
-    saving = duration(annotations(one).get(CHECKPOINT_ON_TERM))
+    saving = duration(annotations_of(one).get(CHECKPOINT_ON_TERM))
     if saving is None:
         return None
     most = world.config.length(world.config.makeway.max_notice, 600.0)
@@ -179,7 +181,9 @@ def _follow(pods: Sequence[Json], workload: Json, world: World, steps: Steps, no
     if not standing.admitted(workload):
         for one in pods:
             if not pod.gated_for_admission(one) and spec(one).get("nodeName"):
-                steps.actions += stop(one, "NotAdmitted", "Not admitted by cluster queue", world, now)
+                steps.actions += stop(
+                    one, "NotAdmitted", "Not admitted by cluster queue", world, now
+                )
         return
     for one in pods:
         if pod.gated_for_admission(one) and not terminating(one) and not pod.ended(one):
@@ -367,7 +371,9 @@ def _evict_group(
         steps.look_again(_last_grace(running))
         return
     change = standing.release(workload, now)
-    marked = _replacements({**workload, "status": {**(workload.get("status") or {}), **change}}, pods, now)
+    marked = _replacements(
+        {**workload, "status": {**(workload.get("status") or {}), **change}}, pods, now
+    )
     steps.actions.append(patch_status("Workload", workload, change | marked))
 
 
@@ -396,13 +402,9 @@ def _replacements(workload: Json, pods: list[Object], now: float) -> Object:
     return changed.patch()
 
 
-def _keep_group(
-    pods: list[Object], workload: Json, world: World, steps: Steps, now: float
-) -> None:
+def _keep_group(pods: list[Object], workload: Json, world: World, steps: Steps, now: float) -> None:
     marked = _replacements(workload, pods, now)
     if marked:
         steps.actions.append(patch_status("Workload", workload, marked))
         return
     _follow(pods, workload, world, steps, now)
-
-

@@ -111,7 +111,8 @@ def hold_from(obj: Json) -> Hold | None:
             for p in room.get("placement") or []
         ),
         nominations=tuple(
-            Bind(pod=PodId(b["pod"]), node=NodeName(b["node"])) for b in room.get("nominations") or []
+            Bind(pod=PodId(b["pod"]), node=NodeName(b["node"]))
+            for b in room.get("nominations") or []
         ),
         victims=tuple(WorkloadId(v["workload"]) for v in said.get("victims") or []),
         until=seconds(room.get("until")) or 0.0,
@@ -144,6 +145,15 @@ def attempts(known: Iterable[Json], preemptor_uid: str) -> int:
     return sum((spec(o).get("preemptor") or {}).get("uid") == preemptor_uid for o in known)
 
 
+def covers(obj: Json, preemptor: str, evicts: Iterable[Evict]) -> bool:
+    """An open record for this workload that names these victims already: a restart found it."""
+    said = spec(obj)
+    if not is_open(obj) or (said.get("preemptor") or {}).get("workload") != preemptor:
+        return False
+    named = {v["workload"] for v in said.get("victims") or []}
+    return {evict.workload for evict in evicts} <= named
+
+
 def progress(obj: Json, phase: str, message: str, now: float) -> Object:
     """The status of a preemption on its way; nothing when it is there already."""
     if status(obj).get("phase") == phase and status(obj).get("message") == message:
@@ -152,5 +162,3 @@ def progress(obj: Json, phase: str, message: str, now: float) -> Object:
     if phase not in OPEN:
         change["completedAt"] = timestamp(now)
     return change
-
-

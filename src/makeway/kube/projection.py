@@ -27,12 +27,13 @@ from makeway.kinds import (
     topology,
     workload,
 )
+from makeway.kinds import namespace as namespaces
 from makeway.kinds.metadata import (
     PODSET,
     WORKLOAD,
     Json,
     Object,
-    annotations,
+    annotations_of,
     controller,
     created_at,
     key,
@@ -73,7 +74,7 @@ log = logging.getLogger(__name__)
 # Kinds that become exactly one model object of their own.
 SIMPLE: Final[dict[str, tuple[type[Any], Callable[[Json], ModelObject]]]] = {
     "Node": (Node, node.node_from),
-    "Namespace": (Namespace, node.namespace_from),
+    "Namespace": (Namespace, namespaces.read),
     "PodDisruptionBudget": (Budget, node.budget_from),
     "ClusterQueue": (Queue, clusterqueue.read),
     "LocalQueue": (LocalQueue, localqueue.read),
@@ -182,7 +183,9 @@ class Projection:
             self.faults[f"{what} {key_}"] = str(error)
             log.warning("%s %s cannot be read: %s", what, key_, error)
 
-    def _tell(self, kind: type[Any], key_: str, obj: ModelObject | None, events: list[Event]) -> None:
+    def _tell(
+        self, kind: type[Any], key_: str, obj: ModelObject | None, events: list[Event]
+    ) -> None:
         known = self._known.get((kind, key_))
         if obj == known:
             return
@@ -220,7 +223,7 @@ class Projection:
     def workload_of(self, one: Json) -> tuple[WorkloadId, str]:
         """The workload a pod belongs to, and its pod set there."""
         space = namespace(one)
-        started = annotations(one).get(WORKLOAD)
+        started = annotations_of(one).get(WORKLOAD)
         if started:
             return WorkloadId(f"{space}/{started}"), labels(one).get(PODSET, "main")
         if pod.queued(one):
@@ -313,7 +316,7 @@ class Projection:
                 id=key(parent),
                 uid=uid(parent),
                 minimum=job.pod_count(parent),
-                annotations=annotations(parent),
+                annotations=annotations_of(parent),
             ),
             pods=tuple(pods),
         )
@@ -330,7 +333,7 @@ class Projection:
         read = workload.read(_without_promises(found))
         owner = self._world.owner_of(found)
         template = ((spec(found).get("podSets") or [{}])[0]).get("template") or {}
-        places = [annotations(found), annotations(owner or {}), annotations(template)]
+        places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
         return msgspec.structs.replace(
             read,
             needs=self._needs(found, owner, template),
@@ -365,7 +368,7 @@ class Projection:
         if not standing.has_quota(found):
             self._assumed.pop(key(found), None)
             return ()
-        written = annotations(found).get(PLACEMENT)
+        written = annotations_of(found).get(PLACEMENT)
         if not written:
             return self._assumed.get(key(found), ())
         return placement_from(written)
@@ -390,5 +393,5 @@ def placement_json(placement: Iterable[Placed]) -> str:
 
 def _without_promises(found: Json) -> Object:
     """Our annotations are read by `promises`, which forgives what cannot be read."""
-    kept = {k: v for k, v in annotations(found).items() if not k.startswith(PREFIX)}
+    kept = {k: v for k, v in annotations_of(found).items() if not k.startswith(PREFIX)}
     return {**found, "metadata": {**metadata(found), "annotations": kept}}

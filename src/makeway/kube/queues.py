@@ -101,7 +101,8 @@ def _troubles(queue: Json, world: World) -> Iterable[tuple[str, str]]:
     asleep = [
         c
         for c in checks
-        if (found := world.copy.get("AdmissionCheck", c)) and not conditions.is_true(found, "Active")
+        if (found := world.copy.get("AdmissionCheck", c))
+        and not conditions.is_true(found, "Active")
     ]
     if asleep:
         yield "AdmissionCheckInactive", f"references inactive AdmissionCheck(s): {','.join(asleep)}"
@@ -187,7 +188,9 @@ def _flavors(queue: Json, usage: Usage, with_borrowed: bool, in_cohort: bool) ->
     return found
 
 
-def _resource(flavor: str, quota: Json, usage: Usage, with_borrowed: bool, in_cohort: bool) -> Object:
+def _resource(
+    flavor: str, quota: Json, usage: Usage, with_borrowed: bool, in_cohort: bool
+) -> Object:
     resource = quota["name"]
     total = usage.get((flavor, resource), 0)
     shown: Object = {"name": resource, "total": format_amount(resource, total)}

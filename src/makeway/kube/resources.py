@@ -51,4 +51,13 @@ RESOURCES: Final[dict[str, Resource]] = {
 REQUIRED: Final = frozenset({"Namespace", "Node", "Pod"})
 
 API_VERSIONS: Final = {kind: resource.api_version for kind, resource in RESOURCES.items()}
-__all__ = ["API_VERSIONS", "EVENTS", "KUEUE", "MAKEWAY", "POD_GROUPS", "REQUIRED", "RESOURCES", "Resource"]
+__all__ = [
+    "API_VERSIONS",
+    "EVENTS",
+    "KUEUE",
+    "MAKEWAY",
+    "POD_GROUPS",
+    "REQUIRED",
+    "RESOURCES",
+    "Resource",
+]

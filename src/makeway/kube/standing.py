@@ -59,7 +59,9 @@ def active(workload: Json) -> bool:
 def reserve(workload: Json, admission: Admission, now: float, *, all_checks_ready: bool) -> Object:
     """Quota is reserved, and unless checks are open the workload is admitted."""
     changed = Conditions(workload, now)
-    changed.set(QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {admission.queue}")
+    changed.set(
+        QUOTA_RESERVED, True, "QuotaReserved", f"Quota reserved in ClusterQueue {admission.queue}"
+    )
     for kind in (EVICTED, PREEMPTED):
         known = changed.get(kind)
         if known is not None and known["status"] == "True":
@@ -101,7 +103,9 @@ def admit(workload: Json, now: float) -> Object:
     return changed.patch()
 
 
-def wait(workload: Json, reason: str, message: str, pod_sets: Sequence[PodSet], now: float) -> Object:
+def wait(
+    workload: Json, reason: str, message: str, pod_sets: Sequence[PodSet], now: float
+) -> Object:
     """It has no quota, for this reason; what it asks for stands beside it."""
     changed = Conditions(workload, now)
     changed.set(QUOTA_RESERVED, False, reason, message)
@@ -142,9 +146,7 @@ def evict(
     changed.remove(DEACTIVATION_TARGET)
     patch = changed.patch()
     counted, _, due = reason.partition("DueTo")
-    patch["schedulingStats"] = {
-        "evictions": _counted(status(workload), counted, cause or due)
-    }
+    patch["schedulingStats"] = {"evictions": _counted(status(workload), counted, cause or due)}
     checks = _reset_checks(status(workload).get("admissionChecks") or [], now)
     if checks is not None:
         patch["admissionChecks"] = checks
@@ -191,7 +193,10 @@ def release(workload: Json, now: float, *, comes_back: bool = True) -> Object:
     if changed.get(ADMITTED) is not None:
         open_checks = bool(status(workload).get("admissionChecks"))
         kind = (
-            ("NoReservationUnsatisfiedChecks", "The workload has no reservation and not all checks ready")
+            (
+                "NoReservationUnsatisfiedChecks",
+                "The workload has no reservation and not all checks ready",
+            )
             if open_checks and not again
             else NO_RESERVATION
         )

@@ -37,7 +37,10 @@ def pod_update(workload: Json, pod_set: str, flavor: Callable[[str], Json | None
     given = standing.assignments(workload).get(pod_set) or {}
     for flavor_name in dict.fromkeys((given.get("flavors") or {}).values()):
         found = spec(flavor(flavor_name) or {})
-        _merge(update, {"nodeSelector": found.get("nodeLabels"), "tolerations": found.get("tolerations")})
+        _merge(
+            update,
+            {"nodeSelector": found.get("nodeLabels"), "tolerations": found.get("tolerations")},
+        )
     for check in status(workload).get("admissionChecks") or []:
         for asked in check.get("podSetUpdates") or []:
             if asked.get("name") == pod_set:
@@ -76,5 +79,7 @@ def conflicts(update: Json, template_metadata: Json, template_spec: Json) -> str
             if key.startswith("kueue.x-k8s.io/"):
                 continue
             if values.get(key, value) != value:
-                return f"{field}: {key} is {values[key]} in the template and {value} in the admission"
+                return (
+                    f"{field}: {key} is {values[key]} in the template and {value} in the admission"
+                )
     return ""

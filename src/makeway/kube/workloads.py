@@ -24,6 +24,7 @@ from makeway.kinds.metadata import (
 from makeway.kube import standing
 from makeway.kube.actions import Patch, Steps, Tell, about, patch_object, patch_status
 from makeway.kube.events import WORKLOAD_CONTROLLER
+from makeway.kube.queues import activity
 from makeway.kube.world import World
 
 DEFAULT_PODS_READY_S: Final = 1800.0
@@ -49,6 +50,7 @@ def reconcile(workload: Json, world: World, now: float) -> Steps:
         _backed_off,
         _too_slow,
         _too_long,
+        _queue_trouble,
     ):
         found = check(workload, world, steps, now)
         if found is not None:
@@ -67,18 +69,30 @@ def tell(workload: Json, reason: str, note: str, *, warning: bool = False) -> Te
     )
 
 
-def evict(workload: Json, reason: str, message: str, now: float, *, cause: str = "", extra: Object | None = None) -> Patch:
+def evict(
+    workload: Json,
+    reason: str,
+    message: str,
+    now: float,
+    *,
+    cause: str = "",
+    extra: Object | None = None,
+) -> Patch:
     """Tell a workload to stop for a reason other than a preemption."""
     change = standing.evict(workload, reason, message, now, cause=cause) | (extra or {})
     if not standing.has_quota(workload):
         return patch_status("Workload", workload, change)  # it held nothing: nobody is told
-    return patch_status("Workload", workload, change, tell(workload, f"EvictedDueTo{reason}", message))
+    return patch_status(
+        "Workload", workload, change, tell(workload, f"EvictedDueTo{reason}", message)
+    )
 
 
 def _orphaned(workload: Json, world: World, _steps: Steps, now: float) -> Patch | None:
     if world.owner_exists(workload):
         return None
-    change = standing.finish(workload, "OwnerNotFound", "The workload's owner no longer exists", now)
+    change = standing.finish(
+        workload, "OwnerNotFound", "The workload's owner no longer exists", now
+    )
     return patch_status("Workload", workload, change)
 
 
@@ -107,7 +121,9 @@ def _reactivated(workload: Json, _world: World, _steps: Steps, now: float) -> Pa
     if standing.has_quota(workload) or not standing.active(workload):
         return None
     known = conditions.find(workload, standing.REQUEUED) or {}
-    waits = known.get("status") == "False" and str(known.get("reason", "")).startswith("Deactivated")
+    waits = known.get("status") == "False" and str(known.get("reason", "")).startswith(
+        "Deactivated"
+    )
     if not waits:
         return None
     change = standing.requeue(workload, True, "Reactivated", "The workload was reactivated", now)
@@ -118,7 +134,9 @@ def _switch_off(workload: Json) -> Patch:
     return patch_object("Workload", workload, {"spec": {"active": False}})
 
 
-def _priority_class_changed(workload: Json, world: World, _steps: Steps, _now: float) -> Patch | None:
+def _priority_class_changed(
+    workload: Json, world: World, _steps: Steps, _now: float
+) -> Patch | None:
     """The value of a WorkloadPriorityClass reaches every workload that names it, waiting or running."""
     ref = spec(workload).get("priorityClassRef") or {}
     if ref.get("kind") != "WorkloadPriorityClass":
@@ -146,9 +164,6 @@ def _checks(workload: Json, world: World, steps: Steps, now: float) -> Patch | N
     retried = [c for c in known if c.get("state") == "Retry"]
     if retried and standing.has_quota(workload):
         return _retry(workload, retried, now)
-    ready = all(c.get("state") == "Ready" for c in known)
-    if wanted and ready and standing.has_quota(workload) and not standing.admitted(workload):
-        return _admitted_after_checks(workload, world, steps, now)
     return None
 
 
@@ -195,15 +210,6 @@ def _retry(workload: Json, retried: list[Object], now: float) -> Patch:
     count = int((status(workload).get("requeueState") or {}).get("count") or 0)
     extra = standing.requeue_state(workload, count, now + max(delays)) if max(delays) else None
     return evict(workload, "AdmissionCheck", message, now, extra=extra)
-
-
-def _admitted_after_checks(workload: Json, _world: World, _steps: Steps, now: float) -> Patch:
-    since = conditions.since(workload, standing.QUOTA_RESERVED) or now
-    note = (
-        f"Admitted by ClusterQueue {standing.cluster_queue(workload)}, "
-        f"wait time since reservation was {max(0, int(now - since))}s"
-    )
-    return patch_status("Workload", workload, standing.admit(workload, now), tell(workload, "Admitted", note))
 
 
 # Stopped queues
@@ -256,7 +262,9 @@ def _backed_off(workload: Json, _world: World, steps: Steps, now: float) -> Patc
     if until is not None and until > now:
         steps.look_again(until)
         return None
-    change = standing.requeue(workload, True, "BackoffFinished", "The workload backoff was finished", now)
+    change = standing.requeue(
+        workload, True, "BackoffFinished", "The workload backoff was finished", now
+    )
     if state.get("requeueAt"):
         change["requeueState"] = {"requeueAt": None}
     return patch_status("Workload", workload, change)
@@ -265,7 +273,11 @@ def _backed_off(workload: Json, _world: World, steps: Steps, now: float) -> Patc
 def _too_slow(workload: Json, world: World, steps: Steps, now: float) -> Patch | None:
     """Pods that are not ready in time: evicted, with a back-off that grows."""
     waits = world.config.wait_for_pods_ready
-    if not world.config.waits_for_pods or not standing.admitted(workload) or standing.evicted(workload):
+    if (
+        not world.config.waits_for_pods
+        or not standing.admitted(workload)
+        or standing.evicted(workload)
+    ):
         return None
     known = conditions.find(workload, standing.PODS_READY) or {}
     if known.get("status") == "True":
@@ -290,7 +302,9 @@ def _slow(workload: Json, world: World, now: float, *, cause: str) -> Patch:
         message = "exceeding the maximum number of re-queuing retries"
         change = standing.deactivation_target(workload, "RequeuingLimitExceeded", message, now)
         return patch_status("Workload", workload, change)
-    pause = min(strategy.backoff_max_seconds, strategy.backoff_base_seconds * 2 ** min(count - 1, 30))
+    pause = min(
+        strategy.backoff_max_seconds, strategy.backoff_base_seconds * 2 ** min(count - 1, 30)
+    )
     message = f"Exceeded the PodsReady timeout {key(workload)}"
     extra = standing.requeue_state(workload, count, now + pause)
     return evict(workload, "PodsReadyTimeout", message, now, cause=cause, extra=extra)
@@ -314,3 +328,34 @@ def _too_long(workload: Json, _world: World, steps: Steps, now: float) -> Patch 
     return patch_status("Workload", workload, change, told)
 
 
+# Queues that cannot take it
+
+
+def _queue_trouble(workload: Json, world: World, _steps: Steps, now: float) -> Patch | None:
+    """Nobody evaluates a workload whose queue is missing or closed: it is told here."""
+    if standing.has_quota(workload) or not standing.active(workload):
+        return None
+    trouble = queue_trouble(workload, world)
+    if trouble is None:
+        return None
+    change = standing.wait(workload, *trouble, (), now)
+    return patch_status("Workload", workload, change) if change else None
+
+
+def queue_trouble(workload: Json, world: World) -> tuple[str, str] | None:
+    """Reason and message, where the way to a ClusterQueue that admits is not open."""
+    door = str(spec(workload).get("queueName") or "")
+    local = world.local_queue_of(workload)
+    if local is None or terminating(local):
+        missing = "doesn't exist" if local is None else "is terminating or missing"
+        return "Misconfigured", f"LocalQueue {door} {missing}"
+    behind = str(spec(local).get("clusterQueue") or "")
+    queue = world.copy.get("ClusterQueue", behind)
+    if queue is None or terminating(queue):
+        missing = "doesn't exist" if queue is None else "is terminating or missing"
+        return "Misconfigured", f"ClusterQueue {behind} {missing}"
+    if str(spec(local).get("stopPolicy") or "None") != "None":
+        return "Suspended", f"LocalQueue {door} is inactive"
+    if not activity(queue, world)[0]:
+        return "Suspended", f"ClusterQueue {behind} is inactive"
+    return None

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 
 from makeway.control.config import Configuration
 from makeway.kinds import composing, pod, podgroup
+from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import (
     QUEUE_NAME,
     WORKLOAD,
     Json,
     Object,
-    annotations,
+    annotations_of,
     controller,
     labels,
     metadata,
@@ -20,7 +21,6 @@ from makeway.kinds.metadata import (
     owners,
     spec,
 )
-from makeway.kinds.node import selector_from
 from makeway.kube import standing
 from makeway.kube.copy import LocalCopy
 from makeway.kube.resources import POD_GROUPS
@@ -56,7 +56,9 @@ class World:
         return self.copy.get("ResourceFlavor", flavor_name)
 
     def local_queue_of(self, workload: Json) -> Object | None:
-        return self.copy.get("LocalQueue", f"{namespace(workload)}/{spec(workload).get('queueName', '')}")
+        return self.copy.get(
+            "LocalQueue", f"{namespace(workload)}/{spec(workload).get('queueName', '')}"
+        )
 
     def cluster_queue_of(self, workload: Json) -> Object | None:
         """The queue that holds its quota, else the one its local queue leads to."""
@@ -84,13 +86,15 @@ class World:
         if owner.get("kind") not in ("Job", "Pod"):
             return None
         found = self.copy.get(str(owner["kind"]), f"{namespace(workload)}/{owner.get('name')}")
-        return found if found is not None and metadata(found).get("uid") == owner.get("uid") else None
+        return (
+            found if found is not None and metadata(found).get("uid") == owner.get("uid") else None
+        )
 
     def managed_namespace(self, namespace_name: str) -> bool:
         said = self.config.managed_jobs_namespace_selector
         if said is None:
             return namespace_name not in SYSTEM_NAMESPACES
-        selector = selector_from(said)
+        selector = read_selector(said)
         found = self.copy.get("Namespace", namespace_name) or {}
         own = {"kubernetes.io/metadata.name": namespace_name} | labels(found)
         return selector is not None and selector.matches(own)
@@ -142,11 +146,9 @@ def _gang(obj: Json) -> list[str]:
 
 
 def _workload(obj: Json) -> list[str]:
-    started = annotations(obj).get(WORKLOAD)
+    started = annotations_of(obj).get(WORKLOAD)
     if started:
         return [f"{namespace(obj)}/{started}"]
     if pod.queued(obj):
         return [f"{namespace(obj)}/{pod.workload_of_queued(obj)}"]
     return []
-
-

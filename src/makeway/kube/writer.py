@@ -77,7 +77,9 @@ class Writer:
     async def _call(self, action: Create | Patch | Delete | BindPod) -> None:
         match action:
             case Create():
-                self._copy.take(action.kind, await self._client.create(RESOURCES[action.kind], action.obj))
+                self._copy.take(
+                    action.kind, await self._client.create(RESOURCES[action.kind], action.obj)
+                )
             case Patch():
                 await self._patch(action)
             case Delete():
