@@ -1,0 +1,433 @@
+"""The API as one ASGI callable: who may ask, which object a path means, which handler answers."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import hmac
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from makeway.embedded.api import discovery
+from makeway.embedded.api.apply import server_side_apply
+from makeway.embedded.api.bodies import check_fields, parse, read_object, to_storage
+from makeway.embedded.api.forms import Form
+from makeway.embedded.api.http import (
+    Answer,
+    Receive,
+    Request,
+    Scope,
+    Send,
+    json_answer,
+    plain,
+    refusal_answer,
+    success,
+)
+from makeway.embedded.api.objects import DeleteOptions, Objects
+from makeway.embedded.api.openapi import OpenApi
+from makeway.embedded.api.patch import json_patch, merge_patch, strategic_merge
+from makeway.embedded.api.reviews import answer_review
+from makeway.embedded.api.selectors import Selection
+from makeway.embedded.api.subresources import Subresources
+from makeway.embedded.api.watch import Hub
+from makeway.embedded.store import Entry, Store
+from makeway.kinds.serving.kind import Kind, Version
+from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
+from makeway.kinds.serving.registry import Registry
+from makeway.kinds.serving.schemas import definitions
+
+logger = logging.getLogger(__name__)
+
+_JSON_PATCH = "application/json-patch+json"
+_MERGE_PATCH = "application/merge-patch+json"
+_STRATEGIC = "application/strategic-merge-patch+json"
+_APPLY = (
+    "application/apply-patch+yaml",
+    "application/apply-patch+json",
+    "application/apply-patch+cbor",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a path means."""
+
+    kind: Kind
+    version: Version
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+class App:
+    """Everything behind the token. `now` is the clock."""
+
+    def __init__(
+        self, store: Store, registry: Registry, token: str, now: Callable[[], float], home: Path
+    ) -> None:
+        self.store = store
+        self.registry = registry
+        self.objects = Objects(store, registry)
+        self.hub = Hub(store)
+        self.openapi = OpenApi(registry)
+        self._now = now
+        self._token = f"Bearer {token}".encode()
+        self._subresources = Subresources(self.objects, home)
+
+    def close(self) -> None:
+        """End watches and followed logs now: the server is going down."""
+        self.hub.close()
+        self._subresources.stopping = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        try:
+            answer = await self._answer(request, send)
+        except Refusal as refusal:
+            answer = refusal_answer(refusal)
+        except Exception:
+            logger.exception("request failed: %s %s", request.method, request.path)
+            answer = refusal_answer(
+                Refusal(500, "InternalError", "Internal error occurred: see the log of makeway")
+            )
+        if answer is not None:
+            await answer.send(send, request.warnings)
+
+    async def _answer(self, request: Request, send: Send) -> Answer | None:
+        given = request.headers.get(b"authorization", b"")
+        if not hmac.compare_digest(given, self._token):
+            raise Refusal(401, "Unauthorized", "Unauthorized")
+        path = request.path
+        if path.startswith(("/api/", "/apis/")):
+            target = self._resolve(path)
+            if target is not None:
+                return await self._serve(request, send, target)
+            review = await answer_review(request)
+            if review is not None:
+                return review
+        return self._unstored(request)
+
+    def _unstored(self, request: Request) -> Answer:
+        path = request.path
+        if path in ("/healthz", "/livez", "/readyz") or path.startswith(
+            ("/livez/", "/readyz/", "/healthz/")
+        ):
+            return plain("ok")
+        found = discovery.serve(request, self.registry)
+        if found is None and path.startswith("/openapi/"):
+            found = self.openapi.serve(request)
+        if found is not None:
+            return found
+        if path == "/":
+            return json_answer(
+                {
+                    "paths": [
+                        "/api",
+                        "/apis",
+                        "/healthz",
+                        "/livez",
+                        "/openapi/v3",
+                        "/readyz",
+                        "/version",
+                    ]
+                }
+            )
+        if path.startswith(("/api/", "/apis/")) and self._group_known(path):
+            return refusal_answer(
+                Refusal(404, "NotFound", "the server could not find the requested resource")
+            )
+        return plain("404 page not found\n", 404)
+
+    def _group_known(self, path: str) -> bool:
+        parts = path.strip("/").split("/")
+        group, version = (
+            ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2] if len(parts) > 2 else "")
+        )
+        return version in discovery.groups(self.registry).get(group, [])
+
+    # ---- paths ---------------------------------------------------------------------------------------
+
+    def _resolve(self, path: str) -> Target | None:
+        parts = path.strip("/").split("/")
+        if parts[0] == "api":
+            group, rest = "", parts[1:]
+        else:
+            group, rest = parts[1], parts[2:]
+        if len(rest) < 2:
+            return None
+        version_name, rest = rest[0], rest[1:]
+        namespace = ""
+        if (
+            rest[0] == "namespaces"
+            and len(rest) >= 3
+            and not (group == "" and rest[2] in ("status", "finalize") and len(rest) == 3)
+        ):
+            namespace, rest = rest[1], rest[2:]
+        kind = self.registry.get(group, rest[0])
+        version = kind.version(version_name) if kind else None
+        if kind is None or version is None or len(rest) > 3 or bool(namespace) > kind.namespaced:
+            return None
+        name = rest[1] if len(rest) > 1 else ""
+        if name and kind.namespaced and not namespace:
+            return None
+        return Target(kind, version, namespace, name, rest[2] if len(rest) > 2 else "")
+
+    # ---- verbs ---------------------------------------------------------------------------------------
+
+    async def _serve(self, request: Request, send: Send, target: Target) -> Answer | None:
+        if target.version.deprecation:
+            request.warnings.append(target.version.deprecation)
+        if target.subresource and target.subresource != "status":
+            return await self._subresources.serve(request, send, target, self._now())
+        if target.subresource == "status" and not target.kind.status:
+            raise Refusal(404, "NotFound", "the server could not find the requested resource")
+        match request.method, bool(target.name):
+            case "GET", True:
+                if request.flag("watch"):
+                    return await self._watch(request, send, target)
+                return await self._get(request, target)
+            case "GET", False:
+                if request.flag("watch"):
+                    return await self._watch(request, send, target)
+                return await self._list(request, target)
+            case "POST", False:
+                return await self._create(request, target)
+            case "PUT", True:
+                return await self._replace(request, target)
+            case "PATCH", True:
+                return await self._patch(request, target)
+            case "DELETE", True:
+                return await self._delete(request, target)
+            case "DELETE", False:
+                return await self._delete_collection(request, target)
+        raise Refusal(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+
+    def _form(self, request: Request, target: Target) -> Form:
+        return Form(target.kind, target.version, request, self._now())
+
+    async def _answer_entry(
+        self, request: Request, target: Target, entry: Entry, code: int = 200
+    ) -> Answer:
+        """One object, once whatever it shows is on disk."""
+        await self.store.committed(min(entry.version, self.store.version))
+        return Answer(self._form(request, target).single(entry), code)
+
+    async def _get(self, request: Request, target: Target) -> Answer:
+        entry = self.objects.existing(target.kind, target.namespace, target.name)
+        return await self._answer_entry(request, target, entry)
+
+    def _selection(self, request: Request, target: Target) -> Selection:
+        query = request.query
+        selection = Selection(
+            target.kind,
+            target.namespace,
+            query.get("labelSelector", ""),
+            query.get("fieldSelector", ""),
+        )
+        if target.name:
+            selection.name, selection.plain = target.name, False
+        return selection
+
+    async def _list(self, request: Request, target: Target) -> Answer:
+        selection = self._selection(request, target)
+        limit = request.number("limit") or 0
+        after, version = _parse_continue(request.query.get("continue", ""))
+        store = self.store
+        await store.committed(store.version)
+        version = version or store.version
+        if selection.name and selection.namespace:
+            only = store.get(target.kind.store_key, selection.namespace, selection.name)
+            found = [only] if only is not None and selection(only) else []
+        else:
+            found = [
+                entry
+                for entry in store.sorted(target.kind.store_key, selection.namespace)
+                if selection(entry)
+            ]
+        if after:
+            found = [entry for entry in found if (entry.namespace, entry.name) > after]
+        metadata: Obj = {"resourceVersion": str(version)}
+        if limit and len(found) > limit:
+            last = found[limit - 1]
+            metadata["continue"] = _make_continue(version, last)
+            metadata["remainingItemCount"] = len(found) - limit
+            found = found[:limit]
+        return Answer(self._form(request, target).many(found, metadata))
+
+    async def _watch(self, request: Request, send: Send, target: Target) -> None:
+        selection = self._selection(request, target)
+        await self.hub.serve(request, send, self._form(request, target), selection, self._now)
+
+    async def _create(self, request: Request, target: Target) -> Answer:
+        if "create" not in target.kind.verbs:
+            raise Refusal(
+                405,
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            )
+        obj = await read_object(request, target.kind, target.version)
+        context = self.objects.context(self._now())
+        namespace = target.namespace
+        if target.kind.namespaced and not namespace:
+            raise bad_request("an empty namespace may not be set during creation")
+        try:
+            entry = self.objects.create(
+                target.kind,
+                namespace,
+                obj,
+                context,
+                dry_run=request.dry_run,
+                manager=_manager(request),
+            )
+        finally:
+            request.warnings.extend(context.warnings)
+        return await self._answer_entry(request, target, entry, 201)
+
+    async def _replace(self, request: Request, target: Target) -> Answer:
+        obj = await read_object(request, target.kind, target.version)
+        entry = self.objects.existing(target.kind, target.namespace, target.name)
+        return await self._change(request, target, entry, obj)
+
+    async def _change(self, request: Request, target: Target, entry: Entry, obj: Obj) -> Answer:
+        context = self.objects.context(self._now())
+        try:
+            changed = self.objects.replace(
+                target.kind, entry, obj, context,
+                subresource=target.subresource, dry_run=request.dry_run, manager=_manager(request),
+            )  # fmt: skip
+        finally:
+            request.warnings.extend(context.warnings)
+        return await self._answer_entry(request, target, changed)
+
+    async def _patch(self, request: Request, target: Target) -> Answer:
+        content_type = request.content_type
+        body = await request.body()
+        if content_type in _APPLY:
+            return await self._apply(request, target, body)
+        entry = self.objects.existing(target.kind, target.namespace, target.name)
+        return await self._change(
+            request, target, entry, self.patched(request, target, entry, content_type, body)
+        )
+
+    def patched(
+        self, request: Request, target: Target, entry: Entry, content_type: str, body: bytes
+    ) -> Obj:
+        """The object after the patch, checked and in the stored version."""
+        kind, version = target.kind, target.version
+        current = Form(kind, version, None, 0).decode(entry)
+        current["apiVersion"], current["kind"] = kind.api_version(version.name), kind.kind
+        patch = parse("application/json", body)
+        if content_type == _JSON_PATCH:
+            changed = json_patch(current, patch)
+        elif content_type == _MERGE_PATCH:
+            changed = merge_patch(current, patch)
+        elif content_type == _STRATEGIC and kind.builtin:
+            known = definitions()
+            changed = strategic_merge(current, patch, known.get(version.schema), known)
+        else:
+            accepted = [
+                _JSON_PATCH,
+                _MERGE_PATCH,
+                *([_STRATEGIC] if kind.builtin else []),
+                _APPLY[0],
+            ]
+            raise Refusal(
+                415, "UnsupportedMediaType",
+                f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}",
+            )  # fmt: skip
+        if not isinstance(changed, dict):
+            raise bad_request("the patch left something that is not an object")
+        changed.setdefault("metadata", {})
+        check_fields(request, changed, kind, version)
+        return to_storage(changed, version)
+
+    async def _apply(self, request: Request, target: Target, body: bytes) -> Answer:
+        applied = parse(
+            "application/yaml" if not body.lstrip().startswith(b"{") else "application/json", body
+        )
+        context = self.objects.context(self._now())
+        try:
+            entry, created = server_side_apply(self.objects, request, target, applied, context)
+        finally:
+            request.warnings.extend(context.warnings)
+        return await self._answer_entry(request, target, entry, 201 if created else 200)
+
+    # ---- delete --------------------------------------------------------------------------------------
+
+    async def _delete(self, request: Request, target: Target) -> Answer:
+        options = await read_delete_options(request)
+        entry = self.objects.existing(target.kind, target.namespace, target.name)
+        last, gone = self.objects.delete(
+            target.kind, entry, options, self.objects.context(self._now())
+        )
+        await self.store.committed(min(last.version, self.store.version))
+        if gone and target.kind.resource != "pods":
+            return json_answer(success(target.kind.plural, target.kind.group, last.name, last.uid))
+        return Answer(Form(target.kind, target.version, None, 0).single(last))
+
+    async def _delete_collection(self, request: Request, target: Target) -> Answer:
+        options = await read_delete_options(request)
+        selection = self._selection(request, target)
+        found = [
+            entry
+            for entry in self.store.sorted(target.kind.store_key, selection.namespace)
+            if selection(entry)
+        ]
+        context = self.objects.context(self._now())
+        last = [self.objects.delete(target.kind, entry, options, context)[0] for entry in found]
+        await self.store.committed(self.store.version)
+        return Answer(
+            self._form(request, target).many(last, {"resourceVersion": str(self.store.version)})
+        )
+
+
+def _manager(request: Request) -> str:
+    """Who writes: as the request says, or the first word of the program's name."""
+    named = request.query.get("fieldManager", "")
+    return named or request.header(b"user-agent").partition("/")[0] or "unknown"
+
+
+async def read_delete_options(request: Request) -> DeleteOptions:
+    body = await request.body()
+    given: Any = parse(request.content_type or "application/json", body) if body else {}
+    if not isinstance(given, dict):
+        raise bad_request("the body of a deletion must be DeleteOptions")
+    conditions = given.get("preconditions") or {}
+    grace = given.get("gracePeriodSeconds")
+    if request.query.get("gracePeriodSeconds"):
+        grace = request.number("gracePeriodSeconds")
+    return DeleteOptions(
+        grace_s=grace,
+        propagation=given.get("propagationPolicy") or request.query.get("propagationPolicy", ""),
+        uid=conditions.get("uid") or "",
+        version=conditions.get("resourceVersion") or "",
+        dry_run=request.dry_run or "All" in (given.get("dryRun") or []),
+    )
+
+
+def _make_continue(version: int, last: Entry) -> str:
+    text = msgspec.json.encode([version, last.namespace, last.name])
+    return base64.urlsafe_b64encode(text).decode()
+
+
+def _parse_continue(text: str) -> tuple[tuple[str, str] | None, int]:
+    if not text:
+        return None, 0
+    with contextlib.suppress(binascii.Error, ValueError, msgspec.MsgspecError):
+        version, namespace, name = msgspec.json.decode(
+            base64.urlsafe_b64decode(text), type=tuple[int, str, str]
+        )
+        return (namespace, name), version
+    raise bad_request("continue key is not valid: the token does not come from this server")

@@ -1,0 +1,156 @@
+"""From the bytes of a request to an object with known fields of the right types, in the stored version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from makeway.embedded.api import protobuf
+from makeway.embedded.api.http import Request, encode
+from makeway.kinds.serving.kind import Kind, Version
+from makeway.kinds.serving.quantity import NotAQuantityError
+from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
+from makeway.kinds.serving.schemas import definitions
+
+_decode = msgspec.json.Decoder().decode
+_VALIDATIONS = ("Strict", "Warn", "Ignore", "")
+
+
+def parse(content_type: str, body: bytes) -> Any:
+    """JSON, YAML or protobuf to plain values."""
+    if content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(body)
+    if "yaml" in content_type:
+        return _parse_yaml(body)
+    if content_type not in ("application/json", "", "*/*"):
+        accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
+        raise Refusal(
+            415,
+            "UnsupportedMediaType",
+            f"the body of the request was in an unknown format - accepted media types include: {accepted}",
+        )
+    try:
+        return _decode(body)
+    except msgspec.DecodeError as error:
+        raise bad_request(f"couldn't get version/kind; json parse error: {error}") from error
+
+
+def _parse_yaml(body: bytes) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(body)
+    except yaml.YAMLError as error:
+        raise bad_request(f"error converting YAML to JSON: {error}") from error
+
+
+async def read_object(request: Request, kind: Kind, version: Version) -> Obj:
+    """The object of a create or replace, checked and in the stored version."""
+    content_type = request.content_type
+    body = await request.body()
+    obj = parse(content_type, body)
+    if not isinstance(obj, dict):
+        raise bad_request(
+            f'couldn\'t get version/kind; json parse error: expected an object, got "{obj}"'
+        )
+    _check_type(obj, kind, version)
+    if content_type != protobuf.CONTENT_TYPE:
+        text = body if content_type in ("application/json", "") else b""
+        check_fields(request, obj, kind, version, text)
+    return to_storage(obj, version)
+
+
+def _check_type(obj: Obj, kind: Kind, version: Version) -> None:
+    expected = kind.api_version(version.name)
+    given = obj.get("apiVersion") or expected
+    if given != expected:
+        raise bad_request(
+            f"the API version in the data ({given}) does not match the expected API version ({expected})"
+        )
+    if (obj.get("kind") or kind.kind) != kind.kind:
+        raise bad_request(
+            f'{obj["kind"]} in version "{version.name}" cannot be handled as a {kind.kind}'
+        )
+
+
+def check_fields(
+    request: Request, obj: Obj, kind: Kind, version: Version, text: bytes = b""
+) -> None:
+    """Refuse wrong types; refuse, warn about or silently drop unknown fields, as the request asks."""
+    mode = request.query.get("fieldValidation", "")
+    if mode not in _VALIDATIONS:
+        raise bad_request(
+            f'fieldValidation: Unsupported value: "{mode}": supported values: "Ignore", "Strict", "Warn"'
+        )
+    known = definitions()
+    if not version.schema or version.schema not in known:
+        return
+    if known.fits(version.schema, text or encode(obj)):
+        return
+    unknown, wrong = known.check(version.schema, obj, kind.kind)
+    if wrong:
+        if kind.builtin:
+            raise bad_request(
+                f'{kind.kind} in version "{version.name}" cannot be handled as a {kind.kind}: {wrong}'
+            )
+        raise _custom_type_refusal(kind, obj, wrong)
+    # Warnings are the default of the API server, so of ours.
+    if unknown and mode == "Strict":
+        listed = ", ".join(f'unknown field "{field}"' for field in unknown)
+        raise bad_request(
+            f'{kind.kind} in version "{version.name}" cannot be handled as a {kind.kind}: strict decoding error: {listed}'
+        )
+    if mode != "Ignore":
+        request.warnings.extend(f'unknown field "{field}"' for field in unknown)
+
+
+def _custom_type_refusal(kind: Kind, obj: Obj, wrong: str) -> Refusal:
+    """A custom resource with a wrong type is invalid, where a built-in one cannot even be read."""
+    from makeway.kinds.serving.refusal import Cause, invalid
+
+    name = str((obj.get("metadata") or {}).get("name", ""))
+    what, _, rest = wrong.partition(" into Go struct field ")
+    field, _, go_type = rest.partition(" of type ")
+    path = field.partition(".")[2]
+    if "number" in what and go_type in ("int32", "int64"):
+        why = f"Checked value must be of type integer with format {go_type} in {path}"
+        return invalid(kind.kind, kind.group, name, [Cause("<nil>", 'Invalid value: ""', why)])
+    given = what.rpartition(" ")[2]
+    expected = {"int32": "integer", "int64": "integer", "bool": "boolean", "string": "string"}.get(
+        go_type, "object"
+    )
+    if go_type.startswith("[]"):
+        expected = "array"
+    why = f'{path} in body must be of type {expected}: "{given}"'
+    return invalid(
+        kind.kind,
+        kind.group,
+        name,
+        [Cause(path, f'Invalid value: "{given}"', why, "FieldValueTypeInvalid")],
+    )
+
+
+def to_storage(obj: Obj, version: Version) -> Obj:
+    if version.conversion is not None:
+        version.conversion.to_storage(obj)
+    obj.pop("apiVersion", None)
+    obj.pop("kind", None)
+    metadata = obj.get("metadata")
+    obj["metadata"] = metadata if isinstance(metadata, dict) else {}
+    return obj
+
+
+def quantity_refusal(kind: Kind, error: NotAQuantityError) -> Refusal:
+    return bad_request(
+        f'{kind.kind} in version "{kind.storage.name}" cannot be handled as a {kind.kind}: {error}'
+    )
+
+
+def without_nulls(value: Any) -> Any:
+    """Null means absent in the API; drop it from objects that a user wrote."""
+    if isinstance(value, dict):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value

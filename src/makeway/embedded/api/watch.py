@@ -1,0 +1,232 @@
+"""Watches: every committed change goes to those who asked for it, encoded once for all who want the same form.
+
+A watcher owns a queue of ready lines. Whoever reads too slowly is cut off when its queue grows too long; the
+client lists again, as it must be able to anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable
+
+from makeway.embedded.api.forms import Form
+from makeway.embedded.api.http import Request, Send, encode, warning_header
+from makeway.embedded.api.selectors import Selection
+from makeway.embedded.store import Change, Entry, Store, TooOldError
+from makeway.kinds.serving.refusal import Refusal
+
+MAX_PENDING = 64 * 1024 * 1024
+BOOKMARK_EVERY_S = 60.0
+# As upstream: a watch without a timeout of its own ends after half an hour to an hour.
+DEFAULT_TIMEOUT_S = 45 * 60
+
+
+class Watcher:
+    __slots__ = ("_pending", "_pending_bytes", "_ready", "ended", "form", "selection")
+
+    def __init__(self, form: Form, selection: Selection) -> None:
+        self.form = form
+        self.selection = selection
+        self.ended = False
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._ready = asyncio.Event()
+
+    def push(self, line: bytes) -> None:
+        self._pending.append(line)
+        self._pending_bytes += len(line)
+        if self._pending_bytes > MAX_PENDING:
+            self.end()
+        self._ready.set()
+
+    def end(self) -> None:
+        self.ended = True
+        self._ready.set()
+
+    async def take(self, timeout_s: float) -> bytes:
+        """Everything that is ready, joined; empty after the timeout."""
+        if not self._pending and not self.ended:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), timeout_s)
+        lines = b"".join(self._pending)
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._ready.clear()
+        return lines
+
+
+def step_for(selection: Selection, change: Change) -> tuple[str, Entry] | None:
+    """What a change looks like through a selection: an object may enter or leave it while it lives."""
+    is_in = change.after is not None and selection(change.after)
+    if change.before is None:
+        was_in = False if change.known else change.after is None or not is_in
+        if not change.known and is_in:
+            return "MODIFIED", change.last
+    else:
+        was_in = selection(change.before)
+    if is_in:
+        return ("MODIFIED" if was_in else "ADDED"), change.last
+    if was_in and (change.after is None or change.before is None or not is_in):
+        if change.before is None and not selection_could_match(selection, change):
+            return None
+        return "DELETED", change.last
+    return None
+
+
+def selection_could_match(selection: Selection, change: Change) -> bool:
+    """For a change whose past is lost: tell of a leaving object only where it is in the right namespace."""
+    return not selection.namespace or change.last.namespace == selection.namespace
+
+
+class Hub:
+    """Hands changes to watchers, by the kind of object that they watch."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._watchers: dict[str, set[Watcher]] = {}
+        self._closed = False
+        store.listen(self.publish)
+
+    def publish(self, changes: list[Change]) -> None:
+        for change in changes:
+            watchers = self._watchers.get(change.kind)
+            if watchers:
+                self._publish_one(change, watchers)
+
+    def _publish_one(self, change: Change, watchers: set[Watcher]) -> None:
+        lines: dict[tuple[str, ...], bytes] = {}
+        for watcher in watchers:
+            step = step_for(watcher.selection, change)
+            if step is None:
+                continue
+            key = (step[0], *watcher.form.shape)
+            line = lines.get(key)
+            if line is None:
+                line = lines[key] = watcher.form.event(*step)
+            watcher.push(line)
+
+    def add(self, kind: str, watcher: Watcher) -> None:
+        self._watchers.setdefault(kind, set()).add(watcher)
+        if self._closed:
+            watcher.end()
+
+    def discard(self, kind: str, watcher: Watcher) -> None:
+        self._watchers.get(kind, set()).discard(watcher)
+
+    def close(self) -> None:
+        """End every watch now: the server is going down."""
+        self._closed = True
+        for watchers in self._watchers.values():
+            for watcher in watchers:
+                watcher.end()
+
+    # ---- one watch, from request to end --------------------------------------------------------------
+
+    async def serve(
+        self,
+        request: Request,
+        send: Send,
+        form: Form,
+        selection: Selection,
+        now: Callable[[], float],
+    ) -> None:
+        kind = form.kind.store_key
+        watcher = Watcher(form, selection)
+        try:
+            first, version = await self._first_lines(request, form, selection)
+        except TooOldError as error:
+            await self._too_old(send, error, request)
+            return
+        # Registered without a pause after the first lines were gathered, so that no change falls between.
+        self.add(kind, watcher)
+        try:
+            await _start(send, request.warnings)
+            await self._stream(request, send, watcher, first, now)
+        finally:
+            self.discard(kind, watcher)
+
+    async def _first_lines(
+        self, request: Request, form: Form, selection: Selection
+    ) -> tuple[bytes, int]:
+        """What happened (or existed) before the watch began."""
+        asked = request.query.get("resourceVersion", "")
+        initial = request.flag("sendInitialEvents")
+        if initial and request.query.get("resourceVersionMatch") != "NotOlderThan":
+            raise Refusal(
+                422, "Invalid",
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            )  # fmt: skip
+        store = self._store
+        if initial or asked in ("", "0"):
+            await store.committed(store.version)
+            found = [
+                entry
+                for entry in store.sorted(form.kind.store_key, selection.namespace)
+                if selection(entry)
+            ]
+            lines = [form.event("ADDED", entry) for entry in found]
+            if initial and request.flag("allowWatchBookmarks"):
+                lines.append(form.bookmark(store.version, initial_end=True))
+            # Between the await above and here nothing else ran, so memory and disk agree.
+            return b"".join(lines), store.version
+        version = _version(asked)
+        if version > store.version:
+            # From a future that this store never had: the client must list again.
+            raise TooOldError(version, store.version)
+        lines = []
+        for change in store.changes_since(version):
+            if (
+                change.kind == form.kind.store_key
+                and (step := step_for(selection, change)) is not None
+            ):
+                lines.append(form.event(*step))
+        return b"".join(lines), version
+
+    async def _too_old(self, send: Send, error: TooOldError, request: Request) -> None:
+        refusal = Refusal(410, "Expired", str(error))
+        await _start(send, request.warnings)
+        line = encode({"type": "ERROR", "object": refusal.status()}) + b"\n"
+        await send({"type": "http.response.body", "body": line})
+
+    async def _stream(
+        self, request: Request, send: Send, watcher: Watcher, first: bytes, now: Callable[[], float]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        timeout_s = request.number("timeoutSeconds") or DEFAULT_TIMEOUT_S
+        deadline = loop.time() + timeout_s
+        bookmarks = request.flag("allowWatchBookmarks")
+        gone = asyncio.ensure_future(request.disconnected())
+        gone.add_done_callback(lambda _: watcher.end())
+        try:
+            if first:
+                await send({"type": "http.response.body", "body": first, "more_body": True})
+            while not watcher.ended:
+                left = deadline - loop.time()
+                if left <= 0:
+                    break
+                lines = await watcher.take(min(left, BOOKMARK_EVERY_S))
+                if not lines and bookmarks and not watcher.ended and loop.time() < deadline:
+                    lines = watcher.form.bookmark(self._store.committed_version, initial_end=False)
+                if lines:
+                    await send({"type": "http.response.body", "body": lines, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            gone.cancel()
+
+
+def _version(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise Refusal(
+            400,
+            "BadRequest",
+            f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax',
+        ) from None
+
+
+async def _start(send: Send, warnings: list[str]) -> None:
+    headers = [(b"content-type", b"application/json"), *(warning_header(text) for text in warnings)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})

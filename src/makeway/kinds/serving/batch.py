@@ -1,0 +1,182 @@
+"""Jobs and CronJobs: defaults, the selector that the server makes, Kueue's suspension, what stays fixed."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from makeway.kinds.serving.kind import Context, Rules
+from makeway.kinds.serving.names import metadata_causes, subdomain_problems
+from makeway.kinds.serving.queueing import (
+    queued_job_causes,
+    refuse_queue_change_of_job,
+    suspend_queued_job,
+)
+from makeway.kinds.serving.refusal import (
+    Cause,
+    Obj,
+    invalid_value,
+    required,
+    unsupported,
+    webhook_denied,
+)
+from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
+
+_NO_LIMIT = 2147483647
+_JOB_RESTARTS = ("OnFailure", "Never")
+
+
+class JobRules(Rules):
+    def default(self, obj: Obj) -> None:
+        _default_job_spec(obj.setdefault("spec", {}))
+
+    def create(self, obj: Obj, context: Context) -> None:
+        suspend_queued_job(obj, context)
+        causes = queued_job_causes(obj)
+        if causes:
+            raise webhook_denied("vjob.kb.io", causes)
+        _generate_selector(obj)
+
+    def update(self, new: Obj, old: Obj, context: Context) -> None:
+        refuse_queue_change_of_job(new, old)
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        causes = metadata_causes(obj, subdomain_problems) + _job_spec_causes(obj["spec"], "spec")
+        return causes
+
+    def validate_update(self, new: Obj, old: Obj) -> list[Cause]:
+        causes: list[Cause] = []
+        before, after = old["spec"], new["spec"]
+        indexed = before.get("completionMode") == "Indexed"
+        for field in (
+            "completions",
+            "selector",
+            "template",
+            "completionMode",
+            "podFailurePolicy",
+            "backoffLimitPerIndex",
+        ):
+            if before.get(field) == after.get(field):
+                continue
+            if (
+                field == "completions"
+                and indexed
+                and after.get("completions") == after.get("parallelism")
+            ):
+                continue  # an elastic indexed Job changes both together
+            if field == "template" and _only_scheduling_changed(old, new):
+                continue
+            causes.append(invalid_value(f"spec.{field}", after.get(field), "field is immutable"))
+        return causes
+
+
+def _default_job_spec(spec: Obj) -> None:
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        spec["completions"] = 1
+    spec.setdefault("parallelism", 1)
+    if spec.get("backoffLimit") is None:
+        spec["backoffLimit"] = _NO_LIMIT if spec.get("backoffLimitPerIndex") is not None else 6
+    spec.setdefault("completionMode", "NonIndexed")
+    spec.setdefault("suspend", False)
+    spec.setdefault("manualSelector", False)
+    policy = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
+    spec.setdefault("podReplacementPolicy", policy)
+    if spec["manualSelector"] is False:
+        del spec["manualSelector"]
+    template = spec.setdefault("template", {})
+    if template.get("metadata") is None:
+        template["metadata"] = {}
+    template_spec = template.setdefault("spec", {})
+    default_pod_spec(template_spec)
+
+
+def _generate_selector(job: Obj) -> None:
+    """The server makes a selector that no other Job's pods can match."""
+    spec = job["spec"]
+    if spec.get("manualSelector"):
+        return
+    uid, name = job["metadata"]["uid"], job["metadata"]["name"]
+    labels = spec["template"]["metadata"].setdefault("labels", {})
+    for prefix in ("batch.kubernetes.io/", ""):
+        labels[f"{prefix}controller-uid"] = uid
+        labels[f"{prefix}job-name"] = name
+    spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+
+
+def _job_spec_causes(spec: Obj, path: str) -> list[Cause]:
+    causes: list[Cause] = []
+    for field in (
+        "parallelism",
+        "completions",
+        "backoffLimit",
+        "activeDeadlineSeconds",
+        "ttlSecondsAfterFinished",
+    ):
+        value = spec.get(field)
+        if isinstance(value, int) and value < 0:
+            causes.append(
+                invalid_value(f"{path}.{field}", value, "must be greater than or equal to 0")
+            )
+    mode = spec.get("completionMode")
+    if mode not in ("NonIndexed", "Indexed"):
+        causes.append(unsupported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed")))
+    if mode == "Indexed" and spec.get("completions") is None:
+        causes.append(required(f"{path}.completions", "when completion mode is Indexed"))
+    template = spec.get("template") or {}
+    pod = template.get("spec") or {}
+    policy = pod.get("restartPolicy")
+    causes += pod_spec_causes(pod, f"{path}.template.spec")
+    if policy == "Always":
+        causes.append(unsupported(f"{path}.template.spec.restartPolicy", policy, _JOB_RESTARTS))
+    if spec.get("podFailurePolicy") and policy != "Never":
+        causes.append(
+            invalid_value(
+                f"{path}.template.spec.restartPolicy",
+                policy,
+                'only "Never" is supported when podFailurePolicy is specified',
+            )
+        )
+    return causes
+
+
+def _only_scheduling_changed(old: Obj, new: Obj) -> bool:
+    """While a Job is suspended, queueing systems may steer its template to nodes."""
+    if not old["spec"].get("suspend"):
+        return False
+    return _without_scheduling(old["spec"]["template"]) == _without_scheduling(
+        new["spec"]["template"]
+    )
+
+
+def _without_scheduling(template: Obj) -> Any:
+    template = copy.deepcopy(template)
+    metadata = template.get("metadata") or {}
+    for field in ("labels", "annotations"):
+        metadata.pop(field, None)
+    spec = template.get("spec") or {}
+    for field in ("nodeSelector", "tolerations", "affinity", "schedulingGates"):
+        spec.pop(field, None)
+    for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
+        container.pop("resources", None)
+    return template
+
+
+class CronJobRules(Rules):
+    def default(self, obj: Obj) -> None:
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("concurrencyPolicy", "Allow")
+        spec.setdefault("suspend", False)
+        spec.setdefault("successfulJobsHistoryLimit", 3)
+        spec.setdefault("failedJobsHistoryLimit", 1)
+        template = spec.setdefault("jobTemplate", {})
+        template.setdefault("metadata", {})
+        job = template.setdefault("spec", {})
+        pod_template = job.setdefault("template", {})
+        pod_template.setdefault("metadata", {})
+        default_pod_spec(pod_template.setdefault("spec", {}))
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        causes = metadata_causes(obj, subdomain_problems)
+        if not obj["spec"].get("schedule"):
+            causes.append(required("spec.schedule"))
+        return causes

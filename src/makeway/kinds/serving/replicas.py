@@ -1,0 +1,143 @@
+"""Deployments, ReplicaSets, StatefulSets, DaemonSets: defaults, selectors, and Kueue's mark on the template."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from makeway.kinds.serving.kind import Context, Rules
+from makeway.kinds.serving.names import metadata_causes, subdomain_problems
+from makeway.kinds.serving.queueing import PRIORITY_CLASS, QUEUE_NAME, SUSPENDING_PARENT
+from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required
+from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
+
+
+class _TemplateRules(Rules):
+    """What the four have in common: a selector, a template, and that they agree."""
+
+    replicated = True
+    parent = ""  # the word that Kueue writes on the template
+
+    def default(self, obj: Obj) -> None:
+        spec = obj.setdefault("spec", {})
+        if self.replicated and spec.get("replicas") is None:
+            spec["replicas"] = 1
+        template = spec.setdefault("template", {})
+        if template.get("metadata") is None:
+            template["metadata"] = {}
+        default_pod_spec(template.setdefault("spec", {}))
+
+    def create(self, obj: Obj, context: Context) -> None:
+        self._pass_queue_to_template(obj)
+
+    def update(self, new: Obj, old: Obj, context: Context) -> None:
+        self._pass_queue_to_template(new)
+
+    def _pass_queue_to_template(self, obj: Obj) -> None:
+        labels = obj["metadata"].get("labels") or {}
+        if not self.parent or not labels.get(QUEUE_NAME):
+            return
+        metadata = obj["spec"]["template"]["metadata"]
+        target = metadata.setdefault("labels", {})
+        target[QUEUE_NAME] = labels[QUEUE_NAME]
+        if labels.get(PRIORITY_CLASS):
+            target[PRIORITY_CLASS] = labels[PRIORITY_CLASS]
+        metadata.setdefault("annotations", {})[SUSPENDING_PARENT] = self.parent
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        spec = obj["spec"]
+        causes = metadata_causes(obj, subdomain_problems)
+        replicas = spec.get("replicas")
+        if isinstance(replicas, int) and replicas < 0:
+            causes.append(
+                invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
+            )
+        selector = spec.get("selector")
+        labels = (spec["template"].get("metadata") or {}).get("labels") or {}
+        if selector is None:
+            causes.append(required("spec.selector"))
+        elif not selector_matches(selector, labels):
+            causes.append(
+                invalid_value(
+                    "spec.template.metadata.labels",
+                    labels,
+                    "`selector` does not match template `labels`",
+                )
+            )
+        return causes + pod_spec_causes(
+            spec["template"].get("spec") or {}, "spec.template.spec", ("Always",)
+        )
+
+    def validate_update(self, new: Obj, old: Obj) -> list[Cause]:
+        if new["spec"].get("selector") != old["spec"].get("selector"):
+            return [
+                invalid_value("spec.selector", new["spec"].get("selector"), "field is immutable")
+            ]
+        return []
+
+
+def selector_matches(selector: Obj, labels: dict[str, Any]) -> bool:
+    for key, value in (selector.get("matchLabels") or {}).items():
+        if labels.get(key) != value:
+            return False
+    for term in selector.get("matchExpressions") or []:
+        present, value = term.get("key") in labels, labels.get(term.get("key"))
+        match term.get("operator"):
+            case "In" if value not in (term.get("values") or []) or not present:
+                return False
+            case "NotIn" if present and value in (term.get("values") or []):
+                return False
+            case "Exists" if not present:
+                return False
+            case "DoesNotExist" if present:
+                return False
+    return True
+
+
+class DeploymentRules(_TemplateRules):
+    parent = "deployment"
+
+    def default(self, obj: Obj) -> None:
+        super().default(obj)
+        spec = obj["spec"]
+        strategy = spec.setdefault("strategy", {})
+        strategy.setdefault("type", "RollingUpdate")
+        if strategy["type"] == "RollingUpdate":
+            rolling = strategy.setdefault("rollingUpdate", {})
+            rolling.setdefault("maxUnavailable", "25%")
+            rolling.setdefault("maxSurge", "25%")
+        spec.setdefault("revisionHistoryLimit", 10)
+        spec.setdefault("progressDeadlineSeconds", 600)
+
+
+class ReplicaSetRules(_TemplateRules):
+    pass
+
+
+class StatefulSetRules(_TemplateRules):
+    parent = "statefulset"
+
+    def default(self, obj: Obj) -> None:
+        super().default(obj)
+        spec = obj["spec"]
+        spec.setdefault("podManagementPolicy", "OrderedReady")
+        spec.setdefault(
+            "updateStrategy", {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+        )
+        spec.setdefault("revisionHistoryLimit", 10)
+        spec.setdefault(
+            "persistentVolumeClaimRetentionPolicy",
+            {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        )
+
+
+class DaemonSetRules(_TemplateRules):
+    replicated = False
+
+    def default(self, obj: Obj) -> None:
+        super().default(obj)
+        spec = obj["spec"]
+        spec.setdefault(
+            "updateStrategy",
+            {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
+        )
+        spec.setdefault("revisionHistoryLimit", 10)
