@@ -555,9 +555,9 @@ class Seating:
 
     # --- why not ---
 
-    def why_not(self, workload: Workload, shortfall: Shortfall | None) -> Reason:
+    def why_not(self, workload: Workload, shortfall: Shortfall) -> Reason:
         """What no node has, in kube-scheduler's words, and why evicting does not help."""
-        shape = shortfall.demand.shape if shortfall is not None else self._pending_shape(workload)
+        shape = shortfall.demand.shape
         key = (shape, workload.rank)
         known = self._verdicts.get(key)
         if known is None:
