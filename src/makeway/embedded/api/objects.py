@@ -11,6 +11,7 @@ import random
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from makeway.control.clock import timestamp
@@ -93,9 +94,7 @@ class Objects:
         if metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         self._check_namespace(kind, namespace, metadata)
-        name = metadata.get("name")
-        if name and self.store.get(kind.store_key, namespace, name) is not None:
-            raise already_exists(kind.plural, kind.group, name)
+        self._choose_name(kind, namespace, metadata)
         self._stamp(kind, obj, context)
         if managed:
             metadata["managedFields"] = managed
@@ -146,13 +145,22 @@ class Objects:
             ]
             raise refusal
 
+    def _choose_name(self, kind: Kind, namespace: str, metadata: Obj) -> None:
+        """Refuse a name that is taken; make up a free one where the object asks for it."""
+        name = metadata.get("name") or ""
+        base = metadata.get("generateName") or ""
+        if name:
+            if self.store.get(kind.store_key, namespace, name) is not None:
+                raise already_exists(kind.plural, kind.group, name)
+        elif base:
+            while not name or self.store.get(kind.store_key, namespace, name) is not None:
+                name = base[:58] + "".join(random.choices(_SUFFIX_LETTERS, k=5))
+            metadata["name"] = name
+
     def _stamp(self, kind: Kind, obj: Obj, context: Context) -> None:
         metadata = obj["metadata"]
-        if not metadata.get("name") and metadata.get("generateName"):
-            base = metadata["generateName"][:58]
-            metadata["name"] = base + "".join(random.choices(_SUFFIX_LETTERS, k=5))
-        metadata["uid"] = str(uuid.uuid4())
-        metadata["creationTimestamp"] = timestamp(context.now)
+        metadata["uid"] = _new_uid()
+        metadata["creationTimestamp"] = _second(int(context.now))
         for field in (
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
@@ -425,6 +433,16 @@ class Objects:
         entry = self._entry(obj, self.store.next_version())
         self.store.remove(kind.store_key, entry)
         return entry
+
+
+def _new_uid() -> str:
+    """A random UUID without a call into the system for each, which would hand the lock to the writer."""
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))
+
+
+@lru_cache(maxsize=8)
+def _second(now: int) -> str:
+    return timestamp(now)
 
 
 _NAME_REQUIRED = Cause(
