@@ -24,4 +24,4 @@ def micro_timestamp(seconds: float) -> str:
 
 def parse_timestamp(text: str) -> float:
     """The inverse of both, for any RFC 3339 text."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,1 @@
+"""Plain data and its arithmetic: what exists, what was asked for, what was decided and why."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.conftest import JSON_PATCH, MERGE, PODS, STRATEGIC, Api, pod
+from tests.embedded.api.conftest import JSON_PATCH, MERGE, PODS, STRATEGIC, Api, pod
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
 

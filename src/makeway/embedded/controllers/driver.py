@@ -1,0 +1,220 @@
+"""Runs the controllers: watches tell which objects changed, each is looked at, plans are carried out.
+
+Level-triggered: a look depends on what is there, not on which event caused it, so that events may be
+merged, lost or repeated. Each kind has a queue of keys; what belongs to an object (its pods) leads back
+to it by the uid of the owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Protocol
+
+from makeway.client import Client
+from makeway.client.resource import (
+    DEPLOYMENTS,
+    JOBS,
+    MODELS,
+    NAMESPACES,
+    PODS,
+    PRIORITY_CLASSES,
+    REPLICA_SETS,
+    Object,
+    Resource,
+)
+from makeway.client.watch import DELETED
+from makeway.control.clock import SystemClock
+from makeway.embedded.controllers import deployments, jobs, models, replicasets
+from makeway.embedded.controllers.apply import Applier
+from makeway.embedded.controllers.garbage import GarbageCollector
+from makeway.embedded.controllers.namespaces import NamespaceCleaner
+from makeway.embedded.controllers.objects import (
+    controller_ref,
+    deleted,
+    name_of,
+    namespace_of,
+    phase,
+    uid_of,
+)
+from makeway.embedded.controllers.plan import Plan
+from makeway.embedded.controllers.queue import WorkQueue
+from makeway.embedded.controllers.store import Store
+from makeway.embedded.events import EventRecorder
+
+# Pods of one owner change together; waiting this long makes one status of many changes.
+GATHER_S = 0.05
+
+
+class Clock(Protocol):
+    def now(self) -> float: ...
+
+
+class Controllers:
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock | None = None,
+        profiles: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._clock: Clock = clock or SystemClock()
+        self._client = client
+        self._profiles = profiles or {}
+        self.stores: dict[Resource, Store] = {
+            resource: Store(client, resource, resource.api_version, kind)
+            for resource, kind in (
+                (PODS, "Pod"),
+                (JOBS, "Job"),
+                (REPLICA_SETS, "ReplicaSet"),
+                (DEPLOYMENTS, "Deployment"),
+                (MODELS, "Model"),
+                (NAMESPACES, "Namespace"),
+                (PRIORITY_CLASSES, "PriorityClass"),
+            )
+        }
+        self._backoffs: dict[str, jobs.Backoff] = {}
+        self._models = self._kind("model-controller", MODELS, PODS, "Model", self._look_at_model)
+        self.stores[PRIORITY_CLASSES].listen(self._on_priority_class)
+        self._kinds: list[_Kind] = [
+            self._kind("job-controller", JOBS, PODS, "Job", self._look_at_job),
+            self._kind(
+                "replicaset-controller", REPLICA_SETS, PODS, "ReplicaSet", self._look_at_replicas
+            ),
+            self._kind(
+                "deployment-controller",
+                DEPLOYMENTS,
+                REPLICA_SETS,
+                "Deployment",
+                self._look_at_deployment,
+            ),
+            self._models,
+        ]
+        self._garbage = GarbageCollector(client)
+        self._namespaces = NamespaceCleaner(client, self.stores[NAMESPACES])
+
+    def _kind(
+        self,
+        name: str,
+        resource: Resource,
+        children: Resource,
+        kind: str,
+        look: Callable[[Object | None, list[Object]], Plan],
+    ) -> _Kind:
+        events = EventRecorder(self._client, name, self._clock)
+        applier = Applier(self._client, self.stores, events)
+        return _Kind(
+            name,
+            self.stores[resource],
+            self.stores[children],
+            kind,
+            look,
+            applier,
+            events,
+            self._clock,
+        )
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for store in self.stores.values():
+                group.create_task(store.reflector.run())
+            # A controller that has not seen all pods would make those again that it missed.
+            for store in self.stores.values():
+                if store.resource != MODELS:
+                    await store.reflector.synced.wait()
+            for kind in self._kinds:
+                group.create_task(kind.run())
+            group.create_task(self._garbage.run())
+            group.create_task(self._namespaces.run())
+
+    def _look_at_job(self, job: Object | None, pods: list[Object]) -> Plan:
+        if job is None:
+            return jobs.release_orphans(pods)
+        uid = uid_of(job)
+        plan, self._backoffs[uid] = jobs.reconcile(
+            job, pods, self._clock.now(), self._backoffs.get(uid, jobs.Backoff())
+        )
+        if self._backoffs[uid] == jobs.Backoff():
+            del self._backoffs[uid]
+        return plan
+
+    def _look_at_replicas(self, owner: Object | None, pods: list[Object]) -> Plan:
+        return Plan() if owner is None else replicasets.reconcile(owner, pods, self._clock.now())
+
+    def _look_at_deployment(self, owner: Object | None, sets: list[Object]) -> Plan:
+        return Plan() if owner is None else deployments.reconcile(owner, sets, self._clock.now())
+
+    def _look_at_model(self, model: Object | None, pods: list[Object]) -> Plan:
+        if model is None:
+            return Plan()
+        classes = {name for _, name in self.stores[PRIORITY_CLASSES].objects}
+        return models.reconcile(model, pods, self._clock.now(), self._profiles, classes)
+
+    def _on_priority_class(self, kind: str, _: Object) -> None:
+        """A Model may have waited for this class."""
+        for model in self.stores[MODELS].all():
+            self._models.enqueue(model)
+
+
+class _Kind:
+    """One kind of owner, what it owns, and the queue of owners to look at."""
+
+    def __init__(
+        self,
+        name: str,
+        owners: Store,
+        children: Store,
+        kind: str,
+        look: Callable[[Object | None, list[Object]], Plan],
+        applier: Applier,
+        events: EventRecorder,
+        clock: Clock,
+    ) -> None:
+        self.queue = WorkQueue(name)
+        self._owners = owners
+        self._children = children
+        self._kind = kind
+        self._look = look
+        self._applier = applier
+        self._events = events
+        self._clock = clock
+        owners.listen(self._on_owner)
+        children.listen(self._on_child)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._events.run())
+            group.create_task(self.queue.run(self._work))
+
+    def _on_owner(self, kind: str, owner: Object) -> None:
+        self.enqueue(owner)
+
+    def enqueue(self, owner: Object) -> None:
+        self.queue.add((namespace_of(owner), name_of(owner), uid_of(owner)))
+
+    def _on_child(self, kind: str, child: Object) -> None:
+        reference = controller_ref(child)
+        if reference is None or reference["kind"] != self._kind:
+            return
+        key = (namespace_of(child), str(reference["name"]), str(reference["uid"]))
+        if kind == DELETED or deleted(child) or phase(child) in ("Succeeded", "Failed"):
+            self.queue.add(key)
+        else:
+            self.queue.add_in(key, GATHER_S)
+
+    async def _work(self, key: Hashable) -> None:
+        assert isinstance(key, tuple)
+        namespace, name, uid = key
+        owner = self._owners.get(namespace, name)
+        if owner is not None and uid_of(owner) != uid:
+            owner = None
+        plan = self._look(owner, self._children.owned(uid))
+        await self._applier.apply(plan)
+        if plan.look_again_at is not None:
+            self.queue.add_in(key, max(plan.look_again_at - self._clock.now(), 0.01))
+
+
+async def run_controllers(
+    client: Client, clock: Clock | None = None, profiles: Mapping[str, Any] | None = None
+) -> None:
+    """What a cluster's controller-manager would do, until cancelled."""
+    await Controllers(client, clock, profiles).run()
