@@ -86,7 +86,7 @@ class Api:
             yield following
 
 
-async def _connect(server: ApiServer) -> aiohttp.ClientSession:
+async def connect(server: ApiServer) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         "http://makeway",
         connector=aiohttp.UnixConnector(str(server.socket_path), limit=0),
@@ -97,7 +97,7 @@ async def _connect(server: ApiServer) -> aiohttp.ClientSession:
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[Api]:
     server = await serve(tmp_path / "home")
-    async with await _connect(server) as session:
+    async with await connect(server) as session:
         yield Api(server, session)
     await server.stop()
 
