@@ -108,7 +108,7 @@ def test_old_pods_that_never_came_up_are_dropped_first() -> None:
 
 
 def test_recreate_waits_for_the_old_to_be_gone() -> None:
-    recreate = {"strategy": {"type": "Recreate"}}
+    recreate: Any = {"strategy": {"type": "Recreate"}}
     before, after = deployment("one", **recreate), deployment("two", **recreate)
     old = replica_set(before, "old", 4)
     [new] = made(deployments.reconcile(after, [old], NOW))
