@@ -17,6 +17,7 @@ from collections.abc import Iterable
 import msgspec
 
 from makeway.engine import admission
+from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
 from makeway.engine.flavors import Mode
 from makeway.engine.ledger import Held
@@ -67,7 +68,7 @@ class _Cycle:
         # Out of their line until the cycle ends: they have had their turn.
         self.aside: list[Entry] = []
         # Of all rounds: they hold their quota until they are gone.
-        self.victims: dict[WorkloadId, Held] = {}
+        self.victims = Departures()
         # What heads that wait for their victims (or that block their queue) will need: later rounds go around it.
         self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = {}
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
@@ -114,7 +115,7 @@ class _Cycle:
 
     def _process(self, entry: Entry) -> None:
         if self.policy.recompute_overlaps and self._overlaps(entry):
-            self.nominator.look_again(entry, without=self.victims.values())
+            self.nominator.look_again(entry, without=self.victims)
         proposal = entry.proposal
         if proposal.mode is Mode.NO_FIT:
             entry.wait(
@@ -150,8 +151,9 @@ class _Cycle:
     def _still_fits(self, entry: Entry) -> bool:
         """With everybody gone who was asked to go, by this entry or by earlier ones."""
         with self.ledger.what_if():
-            for held in [*self.victims.values(), *(victim.held for victim in entry.victims)]:
-                self.ledger.release(held.id)
+            self.victims.free_room(self.ledger)
+            for victim in entry.victims:
+                self.ledger.release(victim.held.id)
             return self.ledger.queue(entry.queue).fits(entry.usage)
 
     def _fits_before_victims_leave(self, entry: Entry) -> bool:
@@ -209,7 +211,7 @@ class _Cycle:
 
     def _preempt(self, entry: Entry) -> None:
         for victim in entry.victims:
-            self.victims[victim.held.id] = victim.held
+            self.victims.add(victim.held)
         self._claim(entry, entry.usage)
         message = entry.proposal.message
         message += f". Pending the preemption of {len(entry.victims)} workload(s)"
@@ -259,7 +261,7 @@ class _Cycle:
     def _take_back(self, held: Held, entry: Entry) -> None:
         """Admitted in an earlier round, in the way now: it simply was not admitted. Nobody fell, nothing was lost."""
         self.ledger.release(held.id)
-        self.victims.pop(held.id, None)
+        self.victims.discard(held)
         del self.admitted[held.id]
         self.decisions = [
             d for d in self.decisions if not (isinstance(d, Admit) and d.workload == held.id)
