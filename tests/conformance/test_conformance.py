@@ -19,7 +19,7 @@ KNOWN_TO_DIFFER = {
 
 
 def _cases() -> list[object]:
-    found = []
+    found: list[object] = []
     for path in sorted(CASES.glob("*.json")):
         content = json.loads(path.read_text())
         for case in content.get("cases", ()):

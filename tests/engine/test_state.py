@@ -156,20 +156,95 @@ def test_incremental_equals_from_scratch(changes: list[Event], rounds: int | Non
         assert lines_of(fresh) == lines_of(world)
 
 
-@settings(max_examples=150, deadline=None)
-@given(events)
-def test_no_decision_takes_more_than_there_is(changes: list[Event]) -> None:
-    world = State()
-    for event in [*BASE, *changes]:
-        world.apply(event)
-    for policy in (Policy(), Policy(fair_sharing=True)):
-        fresh = rebuilt(world)
-        over_before = _overdrawn(fresh)
-        plan = decide(fresh, 10.0, policy)
-        assume(fresh, plan, 10.0)
-        assert _overdrawn(fresh) <= over_before
-        # Whom this plan evicts, it did not admit.
-        assert not {e.workload for e in plan.evicts} & {a.workload for a in plan.admits}
+@st.composite
+def busy_worlds(draw: Callable[[Any], Any]) -> list[Event]:
+    """A cohort tree that is about full, with people waiting."""
+
+    def policy(words: list[str]) -> str:
+        return str(draw(st.sampled_from(words)))
+
+    def team(name: str) -> Queue:
+        nominal = draw(st.integers(1, 6))
+        limits = (
+            f"{draw(st.sampled_from(['-', '-', '2']))}/{draw(st.sampled_from(['-', '-', '1']))}"
+        )
+        return queue(
+            name,
+            f"{nominal}/{limits}",
+            cohort=draw(st.sampled_from(COHORTS)),
+            within_queue=policy(["Never", "LowerPriority", "LowerOrNewerEqualPriority"]),
+            reclaim=policy(["Never", "LowerPriority", "Any"]),
+            borrow=policy(["Never", "LowerPriority"]),
+            strategy=policy(["StrictFIFO", "BestEffortFIFO", "BestEffortFIFO"]),
+        )
+
+    held = [
+        running(
+            f"r{i}",
+            draw(st.sampled_from(QUEUES)),
+            draw(st.integers(1, 4)),
+            draw(st.integers(0, 2)),
+            i,
+            evicted_at=draw(st.sampled_from([None, None, None, 5.0])),
+        )
+        for i in range(draw(st.integers(3, 7)))
+    ]
+    waiting = [
+        workload(
+            f"w{i}",
+            draw(st.integers(1, 4)),
+            draw(st.integers(0, 4)),
+            created=draw(st.integers(0, 9)),
+            queue=draw(st.sampled_from(QUEUES)),
+        )
+        for i in range(draw(st.integers(2, 8)))
+    ]
+    objects = [cohort("x", "1", parent="y"), *map(team, QUEUES), *held, *waiting]
+    return [*BASE, *(Upsert(obj=obj) for obj in objects)]
+
+
+POLICIES = [
+    Policy(),
+    Policy(fair_sharing=True),
+    Policy(fair_sharing=True, fair_strategies=("LessThanInitialShare",)),
+    Policy(recompute_overlaps=False),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(busy_worlds(), st.sampled_from(POLICIES))
+def test_no_decision_takes_more_than_there_is(world: list[Event], policy: Policy) -> None:
+    state = State()
+    for event in world:
+        state.apply(event)
+    over_before = _overdrawn(state)
+    used_before = {n: dict(state.ledger.queue(n).usage) for n in QUEUES}
+    plan = decide(state, 10.0, policy)
+    assert {n: dict(state.ledger.queue(n).usage) for n in QUEUES} == used_before
+    assume(state, plan, 10.0)
+    assert _overdrawn(state) <= over_before
+    admitted, evicted = [a.workload for a in plan.admits], [e.workload for e in plan.evicts]
+    assert len(set(admitted)) == len(admitted)
+    assert len(set(evicted)) == len(evicted)
+    assert not set(evicted) & set(admitted)
+    # Whoever still waits at the head of something was told why.
+    assert not {w.workload for w in plan.waits} & set(admitted)
+
+
+@settings(max_examples=200, deadline=None)
+@given(busy_worlds(), st.sampled_from([Policy(victims="kueue"), *POLICIES]))
+def test_deciding_again_asks_for_nothing_new(world: list[Event], policy: Policy) -> None:
+    state = State()
+    for event in world:
+        state.apply(event)
+    for _ in range(12):
+        plan = decide(state, 10.0, policy)
+        if not plan.admits and all(evict.already for evict in plan.evicts):
+            break
+        assume(state, plan, 10.0)
+    again = decide(state, 10.0, policy)
+    assert again.admits == ()
+    assert [e.workload for e in again.evicts if not e.already] == []
 
 
 def _overdrawn(state: State) -> set[str]:
