@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,8 @@ from makeway.model.queue import Cohort, Flavor, FlavorName, LocalQueue, Queue, Q
 from makeway.model.workload import Workload, WorkloadId
 from tests.engine.build import cohort, queue, running, state, workload
 
+# A long run asks for more: PROPERTY_EXAMPLES=100000.
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
 QUEUES = ["a", "b", "c"]
 COHORTS = ["x", "y"]
 amounts = st.integers(0, 6)
@@ -137,7 +140,7 @@ def lines_of(state: State) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(events, st.sampled_from([None, 1]))
 def test_incremental_equals_from_scratch(changes: list[Event], rounds: int | None) -> None:
     world = State()
@@ -199,7 +202,7 @@ def busy_worlds(draw: Callable[[Any], Any]) -> list[Event]:
         )
         for i in range(draw(st.integers(2, 8)))
     ]
-    objects = [cohort("x", "1", parent="y"), *map(team, QUEUES), *held, *waiting]
+    objects: list[Any] = [cohort("x", "1", parent="y"), *map(team, QUEUES), *held, *waiting]
     return [*BASE, *(Upsert(obj=obj) for obj in objects)]
 
 
@@ -211,7 +214,7 @@ POLICIES = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(busy_worlds(), st.sampled_from(POLICIES))
 def test_no_decision_takes_more_than_there_is(world: list[Event], policy: Policy) -> None:
     state = State()
@@ -231,7 +234,7 @@ def test_no_decision_takes_more_than_there_is(world: list[Event], policy: Policy
     assert not {w.workload for w in plan.waits} & set(admitted)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(busy_worlds(), st.sampled_from([Policy(victims="kueue"), *POLICIES]))
 def test_deciding_again_asks_for_nothing_new(world: list[Event], policy: Policy) -> None:
     state = State()
