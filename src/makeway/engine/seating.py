@@ -183,11 +183,7 @@ class Seating:
                 if not isinstance(soon, Shortfall) and (quota is None or quota.fits(frozenset())):
                     return Room(placement=soon, later=True)
                 if not may_evict or not workload.preempts:
-                    return (
-                        now
-                        if isinstance(now, Shortfall)
-                        else Shortfall(demand=demands[0], placed=0)
-                    )
+                    return _short(now, demands)
                 victims = self._victims(workload, demands, legality, quota)
         if victims is not None:
             return Room(
@@ -198,7 +194,7 @@ class Seating:
                 bound_ms=victims.bound_ms,
                 steps=victims.steps,
             )
-        return now if isinstance(now, Shortfall) else Shortfall(demand=demands[0], placed=0)
+        return _short(now, demands)
 
     def room_without(
         self, workload: Workload, demands: Sequence[Demand], victims: Sequence[Candidate]
@@ -604,6 +600,14 @@ class Seating:
         return msgspec.structs.replace(
             reason, even_after=kube.why_evicting_does_not_help(self.table, shape, workload.rank)
         )
+
+
+def _short(found: tuple[Placed, ...] | Shortfall, demands: Sequence[Demand]) -> Shortfall:
+    """What is missing is not on the nodes: then none of it is placed."""
+    if isinstance(found, Shortfall):
+        return found
+    nothing = Demand(pod_set="", shape=PodShape(), count=0)
+    return Shortfall(demand=demands[0] if demands else nothing, placed=0)
 
 
 def by_pod_priority(workload: Workload, roster: Roster) -> least_loss.Legal:
