@@ -54,7 +54,9 @@ HUMAN: Final = {
     "InCohortFairSharing": "Fair Sharing within the cohort",
     "InCohortReclaimWhileBorrowing": "reclamation within the cohort while borrowing",
 }
-REWRITE_AFTER_S: Final = 10.0  # a waiting workload's status is rewritten at most this often
+# A waiting workload's status follows its reason, but not for ever at once: a few rewrites in a row, then one in this time.
+REWRITE_EVERY_S: Final = 10.0
+REWRITES_IN_A_ROW: Final = 5.0
 HOLD_AFTER_S: Final = 60.0
 
 
@@ -63,6 +65,11 @@ class Told(msgspec.Struct):
 
     sense: tuple[str, ...]
     at: float
+    left: float = REWRITES_IN_A_ROW  # rewrites that may follow at once
+
+    def refill(self, now: float) -> None:
+        self.left = min(REWRITES_IN_A_ROW, self.left + (now - self.at) / REWRITE_EVERY_S)
+        self.at = now
 
 
 class Applier:
@@ -428,19 +435,21 @@ class Applier:
         reason = wait.reason.kueue or "PendingEvaluation"
         told_reason = conditions.reason(found, standing.QUOTA_RESERVED)
         sense = (reason, *(h.workload for h in wait.reason.holders), wait.reason.kind)
-        last = self._told.get(wait.workload)
-        if last is not None and last.sense == sense and told_reason == reason:
-            if conditions.message(found, standing.QUOTA_RESERVED) == message:
+        told = self._told.setdefault(wait.workload, Told(sense, now))
+        told.refill(now)
+        same_words = conditions.message(found, standing.QUOTA_RESERVED) == message
+        if told.sense == sense and told_reason == reason:
+            if same_words:
                 return []
-            if now - last.at < REWRITE_AFTER_S:
-                self._remind(last.at + REWRITE_AFTER_S)
+            if told.left < 1:
+                self._remind(now + (1 - told.left) * REWRITE_EVERY_S)
                 return []
         change = standing.wait(found, reason, message, model.pod_sets if model else (), now)
-        self._told[wait.workload] = Told(sense, now)
+        told.sense, told.left = sense, max(0.0, told.left - 1)
         if not change:
             return []
-        told = self._workload_event(found, reason, message, warning=True)
-        return [patch_status("Workload", found, change, told)]
+        event = self._workload_event(found, reason, message, warning=True)
+        return [patch_status("Workload", found, change, event)]
 
     def _remind(self, at: float) -> None:
         self.later = at if self.later is None else min(self.later, at)

@@ -199,7 +199,7 @@ class Projection:
     def _tell_hold(self, key_: str, events: list[Event]) -> None:
         """Holds are known by who they are for; only the newest open one of a workload counts."""
         found = self._copy.get("Preemption", key_)
-        holder = str((spec(found or {}).get("preemptor") or {}).get("workload") or "")
+        holder = str(spec(found or {}).get("preemptor") or "")
         if found is None:
             holder = next(
                 (k for (t, k), o in self._known.items() if t is Hold and self._is_from(o, key_)), ""
