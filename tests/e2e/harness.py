@@ -1,8 +1,8 @@
 """A whole machine in one process: API, controllers, pretended nodes and the scheduler, driven by the real kubectl.
 
-    async with machine() as box:
-        await box.apply(NODES)
-        await box.kubectl("get", "pods")
+async with machine() as box:
+    await box.apply(NODES)
+    await box.kubectl("get", "pods")
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ def kubectl_path() -> str:
     """The kubectl that was asked for, or the cached one, or the machine's."""
     cache = Path(os.environ.get("MAKEWAY_CACHE") or Path.home() / ".cache" / "makeway")
     cached = cache / "kubectl-1.36.3"
-    return os.environ.get("KUBECTL") or (str(cached) if cached.exists() else "") or shutil.which("kubectl") or ""
+    return (
+        os.environ.get("KUBECTL")
+        or (str(cached) if cached.exists() else "")
+        or shutil.which("kubectl")
+        or ""
+    )
 
 
 class Machine:
@@ -44,7 +49,11 @@ class Machine:
         self.loop = loop
 
     async def kubectl(self, *args: str, text: str = "", fails: bool = False) -> str:
-        env = {**os.environ, "KUBECONFIG": str(self.server.kubeconfig), "HOME": str(self.server.home)}
+        env = {
+            **os.environ,
+            "KUBECONFIG": str(self.server.kubeconfig),
+            "HOME": str(self.server.home),
+        }
         process = await asyncio.create_subprocess_exec(
             kubectl_path(),
             *args,
@@ -62,12 +71,16 @@ class Machine:
         return await self.kubectl("apply", "-f", "-", text=text)
 
     async def get(self, kind: str, name: str, namespace: str = "default") -> Object:
-        found: Object = json.loads(await self.kubectl("get", kind, name, "-n", namespace, "-o", "json"))
+        found: Object = json.loads(
+            await self.kubectl("get", kind, name, "-n", namespace, "-o", "json")
+        )
         return found
 
     async def list(self, kind: str, namespace: str = "") -> list[Object]:
         where = ("-n", namespace) if namespace else ("-A",)
-        found: list[Object] = json.loads(await self.kubectl("get", kind, *where, "-o", "json"))["items"]
+        found: list[Object] = json.loads(await self.kubectl("get", kind, *where, "-o", "json"))[
+            "items"
+        ]
         return found
 
     async def settled(self, quiet_s: float = 0.3, timeout_s: float = 20.0) -> None:

@@ -65,6 +65,13 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     def succeeded(self) -> bool:
         return self.terminated is not None and self.terminated.exit_code == 0
 
+    @property
+    def initialized(self) -> bool:
+        """As an init container: the next one may start."""
+        if self.sidecar:
+            return self.started or self.terminated is not None or self.last is not None
+        return self.succeeded
+
     def as_json(self) -> Object:
         body: Object = {
             "name": self.name,
@@ -98,7 +105,7 @@ def phase_of(
     init: Sequence[ContainerState], main: Sequence[ContainerState], restart_policy: str
 ) -> str:
     """Pending until the init containers are done and one main container ran."""
-    if not all(state.succeeded or (state.sidecar and state.started) for state in init):
+    if not all(state.initialized for state in init):
         failed = any(
             state.terminated and not state.succeeded and not state.sidecar for state in init
         )
@@ -156,7 +163,7 @@ def _conditions(
     phase: str,
     now: float,
 ) -> list[Object]:
-    initialized = all(state.succeeded or (state.sidecar and state.started) for state in init)
+    initialized = all(state.initialized for state in init)
     unready = [state.name for state in main if not state.ready]
     if phase in TERMINAL:
         done = {"reason": "PodCompleted" if phase == "Succeeded" else "PodFailed"}
@@ -172,7 +179,7 @@ def _conditions(
     else:
         why = {}
     if not initialized and phase not in TERMINAL:
-        waiting = [state.name for state in init if not state.succeeded and not state.sidecar]
+        waiting = [state.name for state in init if not state.initialized]
         why["Initialized"] = {
             "reason": "ContainersNotInitialized",
             "message": f"containers with incomplete status: [{' '.join(waiting)}]",

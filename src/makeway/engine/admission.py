@@ -29,8 +29,17 @@ def admit(entry: Entry, state: State, now: float) -> Admit:
         workload=entry.workload.id,
         admission=msgspec.structs.replace(reserved, admitted=passed),
         considered=tuple(_considered(entry)),
+        placement=entry.room.placement if entry.room is not None else (),
         borrowing=entry.proposal.borrowing,
     )
+
+
+def checks_open(entry: Entry, state: State) -> bool:
+    """Whether checks stand between this reservation and its admission."""
+    reserved = Admission(
+        queue=entry.queue, assignments=entry.proposal.assignments(), reserved_at=0.0
+    )
+    return not checks_passed(entry.workload, reserved, state.queues[entry.queue])
 
 
 def _considered(entry: Entry) -> Iterator[Considered]:
@@ -94,16 +103,15 @@ def open_gates(state: State) -> Iterator[Admit | Evict]:
 
 def drain_stopped(state: State) -> Iterator[Evict]:
     """A held queue takes back reservations that are not yet admitted; a drained one stops everybody."""
-    for queue in state.queues.values():
-        if queue.stop != "None":
-            for held in state.ledger.held_in(queue.name).values():
-                if _must_leave(held.workload, queue.stop):
-                    yield _send_back(
-                        held.workload, "ClusterQueueStopped", "The ClusterQueue is stopped"
-                    )
-    stopped = [local for local in state.local_queues.values() if local.stop != "None"]
-    for local in stopped:
-        queue_stopped = local.queue in state.queues and state.queues[local.queue].stop != "None"
+    for name in sorted(state.stopped_queues):
+        for held in state.ledger.held_in(name).values():
+            if _must_leave(held.workload, state.queues[name].stop):
+                yield _send_back(
+                    held.workload, "ClusterQueueStopped", "The ClusterQueue is stopped"
+                )
+    for key in sorted(state.stopped_local_queues):
+        local = state.local_queues[key]
+        queue_stopped = local.queue in state.stopped_queues
         for held in state.ledger.held_in(local.queue).values():
             here = (held.workload.namespace, held.workload.local_queue) == (
                 local.namespace,

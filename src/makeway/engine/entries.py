@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from makeway.engine.flavors import Mode, NoFitReason, Proposal
+from makeway.engine.flavors import Mode, NoFitReason, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import Usage
+from makeway.engine.seating import Room
 from makeway.engine.victims.spare import Victim
 from makeway.model.queue import QueueName
 from makeway.model.reason import Kind, Reason
@@ -23,7 +24,6 @@ class Outcome(Enum):
 
 class Entry:
     __slots__ = (
-        "claim",
         "counts",
         "nominated",
         "outcome",
@@ -31,6 +31,8 @@ class Entry:
         "queue",
         "reason",
         "requeue",
+        "room",
+        "tried",
         "victims",
         "workload",
     )
@@ -41,11 +43,12 @@ class Entry:
         self.nominated = False
         self.proposal = NO_PROPOSAL
         self.counts: tuple[int, ...] | None = None  # smaller than asked for: partial admission
+        self.tried: Tried = ()  # how far the scan of flavors came when it was nominated
         self.victims: list[Victim] = []
         self.outcome = Outcome.WAITS
         self.requeue = Requeue.NOT_NOMINATED
         self.reason = Reason(kind="behind", kueue="PendingEvaluation")
-        self.claim: Usage = {}  # what later heads must leave alone
+        self.room: Room | None = None  # its nodes, once they are found
 
     def propose(
         self, proposal: Proposal, victims: list[Victim], counts: tuple[int, ...] | None = None
@@ -60,6 +63,11 @@ class Entry:
         self.reason = Reason(
             kind=kind, kueue=kueue, message=message, shortages=self.proposal.shortages
         )
+
+    @property
+    def usage(self) -> Usage:
+        """The quota it takes: none where it holds it already."""
+        return {} if self.second_pass else self.proposal.usage
 
     @property
     def second_pass(self) -> bool:

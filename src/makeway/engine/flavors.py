@@ -124,14 +124,23 @@ class PodSetProposal(msgspec.Struct, frozen=True):
     attempts: tuple[FlavorAttempt, ...]
     no_fit: NoFitReason
     shortages: tuple[Shortage, ...] = ()
+    error: str = ""  # flavors were found, but they cannot go together
 
     @property
     def mode(self) -> Mode:
+        if self.error:
+            return Mode.NO_FIT
         if not self.reasons:
             return Mode.FIT
         if not self.choices:
             return Mode.NO_FIT
         return min(choice.mode for choice in self.choices.values())
+
+    @property
+    def message(self) -> str:
+        if self.error:
+            return f"failed to assign flavors to pod set {self.name}: {self.error}"
+        return f"couldn't assign flavors to pod set {self.name}: {', '.join(sorted(self.reasons))}"
 
 
 class Proposal(msgspec.Struct, frozen=True):
@@ -155,11 +164,7 @@ class Proposal(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        return "; ".join(
-            f"couldn't assign flavors to pod set {p.name}: {', '.join(sorted(p.reasons))}"
-            for p in self.pod_sets
-            if p.reasons
-        )
+        return "; ".join(p.message for p in self.pod_sets if p.error or p.reasons)
 
     @property
     def shortages(self) -> tuple[Shortage, ...]:
@@ -275,9 +280,20 @@ class Assigner:
                 attempts=tuple(attempts),
                 no_fit=severity,
                 shortages=tuple(shortages),
+                error=self._clash(demand, choices),
             )
             for index, demand in unit
         }
+
+    def _clash(self, demand: Demand, choices: Mapping[str, Choice]) -> str:
+        """A pod runs on one node, so it cannot be kept together in two topologies."""
+        if demand.pod_set.topology is None:
+            return ""
+        named = {choices[r].flavor for r in demand.requests if r in choices}
+        with_topology = sorted(f for f in named if f in self.flavors and self.flavors[f].topology)
+        if len(with_topology) < 2:
+            return ""
+        return f"more than one TAS flavor assigned: {', '.join(with_topology)}"
 
     def offer(
         self, fr: FlavorResource, assumed: int, request: int

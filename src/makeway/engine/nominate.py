@@ -9,6 +9,7 @@ import msgspec
 from makeway.engine.demand import largest_step, smaller_counts
 from makeway.engine.entries import Entry
 from makeway.engine.flavors import Assigner, Mode, Offer, Possibility, Proposal, Tried
+from makeway.engine.joint import Joint
 from makeway.engine.ledger import Held, Ledger
 from makeway.engine.policy import Policy
 from makeway.engine.queueing import Requeue
@@ -24,16 +25,20 @@ NAMESPACE_MISMATCH = "workload namespace doesn't match ClusterQueue selector"
 
 
 class Nominator:
-    def __init__(self, state: State, now: float, policy: Policy) -> None:
+    def __init__(
+        self, state: State, now: float, policy: Policy, joint: Joint | None = None
+    ) -> None:
         self.state = state
         self.now = now
         self.policy = policy
+        self.joint = joint
         self.choose: ChooseVictims = choice_of(policy)
 
     def nominate(self, head: WorkloadId, queue: QueueName) -> Entry:
         entry = Entry(self.state.workloads[head], queue)
         if not self._refused(entry):
             self._propose(entry)
+            entry.tried = entry.proposal.tried()
         return entry
 
     # -- may it run here at all? ---------------------------------------------------------------------------------
@@ -123,7 +128,37 @@ class Nominator:
     def victims_for(self, workload: Workload, queue: QueueName, proposal: Proposal) -> list[Victim]:
         if proposal.mode is not Mode.PREEMPT:
             return []
+        if self.joint is None or not self.policy.by_loss:
+            return self._choose(workload, queue, proposal.usage, proposal.need)
+        return self._by_loss(workload, queue, proposal, self.joint)
+
+    def _by_loss(
+        self, workload: Workload, queue: QueueName, proposal: Proposal, joint: Joint
+    ) -> list[Victim]:
+        """The cheapest for quota and nodes together. Only those that hold quota are named here; the rest falls with them."""
+        if not workload.preempts:
+            return []
+        room = joint.room_by_evicting(workload, queue, proposal)
+        if room is None:
+            # What this very cycle admitted can still be taken back: nobody falls.
+            found = self._choose(workload, queue, proposal.usage, proposal.need)
+            return found if all(self._just_admitted(victim) for victim in found) else []
+        quota = joint.quota_room(workload, queue, proposal, need=proposal.need)
+        ledger = self.state.ledger
+        chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
+        named = [
+            Victim(held, quota.rule(key))
+            for key, held in chosen
+            if held and key in quota.candidates
+        ]
+        if named:
+            return named
+        # Nobody new has to fall: those who are leaving free enough, as Kueue would list them.
         return self._choose(workload, queue, proposal.usage, proposal.need)
+
+    def _just_admitted(self, victim: Victim) -> bool:
+        known = self.state.workloads.get(victim.held.id)
+        return known is not None and known.admission is None
 
     def _choose(
         self, workload: Workload, queue: QueueName, usage: Usage, need: frozenset[FlavorResource]

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from makeway.engine.flavors import Tried
 from makeway.engine.ledger import Held, Ledger, usage_of
+from makeway.engine.occupancy import Occupancy
 from makeway.engine.policy import Policy
 from makeway.engine.queueing import PendingQueue, Shape, shape_of
 from makeway.model.decision import Hold
@@ -56,9 +58,15 @@ class State:
         self.checks: dict[str, AdmissionCheck] = {}
         self.budgets: dict[str, Budget] = {}
         self.holds: dict[WorkloadId, Hold] = {}
+        self.occupancy = Occupancy()  # the node half: who is where
+        self.history: dict[str, tuple[float, ...]] = {}  # when each owner's work was evicted
 
         self.pending: dict[QueueName, PendingQueue] = {}
-        self.node_pending: dict[WorkloadId, Workload] = {}  # need nodes alone, no quota
+        # Looked at and found no nodes: not again before room may have appeared (the generation it was parked at).
+        self.node_parked: dict[WorkloadId, int] = {}
+        self.waiting_for_nodes: dict[
+            QueueName, None
+        ] = {}  # queues with somebody parked for want of nodes
         self.unqueued: dict[
             WorkloadId, Workload
         ] = {}  # would wait, but no queue takes them: see `queueing_problem`
@@ -67,6 +75,8 @@ class State:
         ] = {}  # quota reserved, admission checks still open
         self.progress: dict[WorkloadId, Progress] = {}
         self.rounds = 0  # ever decided; ages the progress above
+        self.stopped_queues: set[QueueName] = set()
+        self.stopped_local_queues: set[str] = set()
 
         self._ledger = Ledger()
         self._tree_stale = False
@@ -77,6 +87,7 @@ class State:
         self._to_wake: dict[QueueName, None] = {}
         self._backing_off: list[tuple[float, WorkloadId]] = []
         self._problems: dict[QueueName, str] = {}
+        self._settled_generation = 0
 
     # -- asking --------------------------------------------------------------------------------------------------
 
@@ -147,8 +158,11 @@ class State:
                 self._upsert_workload(obj)
             case Pod():
                 self.pods[obj.id] = obj
+                self.occupancy.upsert_pod(obj)
+                self.node_parked.pop(obj.workload, None)
             case Node():
                 self.nodes[obj.name] = obj
+                self.occupancy.upsert_node(obj)
             case Hold():
                 self.holds[obj.workload] = obj
             case Budget():
@@ -171,6 +185,7 @@ class State:
             case LocalQueue():
                 key = f"{obj.namespace}/{obj.name}"
                 self.local_queues[key] = obj
+                _note(self.stopped_local_queues, key, obj.stop != "None")
                 self._replace_waiting(key)
                 return
             case Flavor():
@@ -183,21 +198,28 @@ class State:
                 if self.namespaces.get(obj.name) == obj:
                     return
                 self.namespaces[obj.name] = obj
+                self.occupancy.table.namespaces[obj.name] = obj.labels
         self._wake_all()
 
     def _remove(self, kind: type[Object], key: str) -> None:
         if kind is Workload:
             self._remove_workload(WorkloadId(key))
             return
+        if kind is Pod:
+            self.occupancy.remove_pod(PodId(key))
+        elif kind is Node:
+            self.occupancy.remove_node(NodeName(key))
         table = self._table(kind)
         if table.pop(key, None) is None or kind in (Pod, Node, Budget, Hold):
             return
         self._problems.clear()
         if kind is Queue:
             self._tree_stale = True
-            self.pending.pop(QueueName(key), None)
+            self.stopped_queues.discard(QueueName(key))
             self._replace_waiting_in(QueueName(key))
+            self.pending.pop(QueueName(key), None)
         elif kind is LocalQueue:
+            self.stopped_local_queues.discard(key)
             self._replace_waiting(key)
         else:
             self._tree_stale = self._tree_stale or kind is Cohort
@@ -224,6 +246,8 @@ class State:
     def _upsert_workload(self, workload: Workload) -> None:
         old = self.workloads.get(workload.id)
         self.workloads[workload.id] = workload
+        self.occupancy.upsert_workload(workload)
+        self.node_parked.pop(workload.id, None)
         self._account(old, workload)
         waits = _waits(workload)
         if old is not None and _waits(old) and waits and _same_request(old, workload):
@@ -237,6 +261,8 @@ class State:
         old = self.workloads.pop(key, None)
         if old is None:
             return
+        self.occupancy.remove_workload(key)
+        self.node_parked.pop(key, None)
         self._leave_line(key)
         self.unchecked.pop(key, None)
         self._release(key)
@@ -268,8 +294,7 @@ class State:
 
     def _join_line(self, workload: Workload) -> None:
         if workload.needs == "nodes":
-            self.node_pending[workload.id] = workload
-            return
+            return  # its pods say when it waits: see Occupancy.waiting
         key = f"{workload.namespace}/{workload.local_queue}"
         self._local_queue_of[workload.id] = key
         self._by_local_queue.setdefault(key, {})[workload.id] = None
@@ -284,7 +309,6 @@ class State:
             heapq.heappush(self._backing_off, (workload.requeue_at, workload.id))
 
     def _leave_line(self, workload: WorkloadId) -> None:
-        self.node_pending.pop(workload, None)
         self.unqueued.pop(workload, None)
         self.progress.pop(workload, None)
         queue = self._waits_in.pop(workload, None)
@@ -312,6 +336,7 @@ class State:
     def _upsert_queue(self, queue: Queue) -> None:
         old = self.queues.get(queue.name)
         self.queues[queue.name] = queue
+        _note(self.stopped_queues, queue.name, queue.stop != "None")
         self._tree_stale = True
         if old is None or old.strategy != queue.strategy:
             self.pending.pop(queue.name, None)
@@ -331,6 +356,10 @@ class State:
 
     def settle(self, now: float) -> None:
         """Do what events left for later, once for all of them: wake-ups, and backoffs that ended."""
+        if self.occupancy.generation != self._settled_generation:
+            self._settled_generation = self.occupancy.generation
+            self._to_wake |= self.waiting_for_nodes
+            self.waiting_for_nodes = {}
         roots = {id(root): root for root in (self.ledger.queue(q).root() for q in self._to_wake)}
         self._to_wake.clear()
         for root in roots.values():
@@ -408,6 +437,10 @@ def _same_request(old: Workload, new: Workload) -> bool:
         and old.checks == new.checks
         and old.created_at == new.created_at
     )
+
+
+def _note(names: set[Any], name: str, belongs: bool) -> None:
+    (names.add if belongs else names.discard)(name)
 
 
 def _listed(what: str, names: Iterator[str]) -> list[str]:

@@ -73,9 +73,8 @@ class _Tournament:
         return winner
 
     def _note_standings(self, queue: QuotaNode, entry: Entry) -> None:
-        usage = {} if entry.second_pass else entry.proposal.usage
         with self.ledger.what_if():
-            self.ledger.add_usage(queue.name, usage)
+            self.ledger.add_usage(queue.name, entry.usage)
             for node in [queue, *queue.ancestors()]:
                 borrows = node.is_borrowing(entry.proposal.usage)
                 self.standings[id(node), queue.name] = _Standing(share(node), borrows)

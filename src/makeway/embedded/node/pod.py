@@ -774,7 +774,7 @@ class PodWorker:
                 raise
 
     def _status(self, *, final: bool) -> Object:
-        init = [self._states[each["name"]] for each in self._init]
+        init = [_ready_when_done(self._states[each["name"]]) for each in self._init]
         main = [self._states[each["name"]] for each in self._main]
         phase = phase_of(init, main, self.pod["spec"].get("restartPolicy", "Always"))
         if self._reason:
@@ -809,6 +809,10 @@ class PodWorker:
         self._host.events.record(
             {**self.pod, "apiVersion": "v1", "kind": "Pod"}, kind, reason, message
         )
+
+
+def _ready_when_done(init: ContainerState) -> ContainerState:
+    return msgspec.structs.replace(init, ready=init.ready or init.succeeded)
 
 
 def _is_sidecar(container: Object) -> bool:

@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -101,26 +102,28 @@ class Run:
             ended = self._lost()
         return ended
 
-    def signal(self, number: signal.Signals) -> None:
-        """To the whole process group, if it is still this run's."""
+    def ask_to_stop(self) -> None:
+        """SIGTERM to the main process; the shim tells the rest of its group when that has ended."""
+        (self.folder / "stopping").touch()
+        self._signal(os.kill, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.folder / "stopping").unlink()
+        self._signal(os.killpg, signal.SIGKILL)
+
+    def _signal(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
         started = self.started
+        # A number may have passed on to somebody else: only this run's process is meant.
         if started is None or not (_same(started) or _born(started.pid) == started.pid_born):
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(started.pid, number)
-
-    def ask_to_stop(self) -> None:
-        (self.folder / "stopping").touch()
-        self.signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            (self.folder / "stopping").unlink()
-        self.signal(signal.SIGKILL)
+            send(started.pid, number)
 
     def _lost(self) -> Exit:
         """The shim was killed: its process has nobody to write to and is ended too."""
-        self.signal(signal.SIGKILL)
+        self._signal(os.killpg, signal.SIGKILL)
         ended = Exit(
             LOST_EXIT_CODE,
             _modified(self.folder / "started.json"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -127,7 +126,7 @@ class LocalNode:
                 run = Run(attempt)
                 if run.alive:
                     log.info("ending a process of a pod that is gone: %s", attempt)
-                    run.signal(signal.SIGKILL)
+                    run.kill()
             shutil.rmtree(folder, ignore_errors=True)
 
     def _forget_old_logs(self) -> None:

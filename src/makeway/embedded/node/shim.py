@@ -189,15 +189,22 @@ def _copy(end: int, stream: bytes, log: "_Log") -> bool:
 def _end_group(folder: str, group: int) -> None:
     """The main process has ended, and with it the container.
 
-    Whoever was asked to stop may still be saving in another process of the group (a shell that
-    died at once leaves its child behind): it is waited for, and the runner kills it at the end of
-    the grace. Otherwise the rest goes with the main process, as in a container.
+    Where the end was asked for, only the main process was told, as in a container: a training
+    loop saves while its loaders still run. A shell that dies at once leaves its child behind,
+    though; so the rest is told now and waited for, and the runner kills it at the end of the
+    grace. Otherwise the rest goes with the main process.
     """
     stopping = os.path.join(folder, "stopping")  # noqa: PTH118
+    if os.path.exists(stopping):  # noqa: PTH110
+        _signal_group(group, signal.SIGTERM)
     while os.path.exists(stopping) and _lives(group):  # noqa: PTH110
         time.sleep(LOOK_AT_GROUP_EVERY_S)
+    _signal_group(group, signal.SIGKILL)
+
+
+def _signal_group(group: int, number: int) -> None:
     try:
-        os.killpg(group, signal.SIGKILL)
+        os.killpg(group, number)
     except (ProcessLookupError, PermissionError):
         return
 

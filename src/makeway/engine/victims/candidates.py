@@ -38,7 +38,17 @@ RULE_OF: dict[Variant, Rule] = {
 class Request:
     """Who wants in, where, with how much, and which part of it is short."""
 
-    __slots__ = ("need", "now", "policy", "preemption", "queue", "usable", "usage", "workload")
+    __slots__ = (
+        "need",
+        "now",
+        "places",
+        "policy",
+        "preemption",
+        "queue",
+        "usable",
+        "usage",
+        "workload",
+    )
 
     def __init__(
         self,
@@ -51,6 +61,7 @@ class Request:
         policy: Policy,
         now: float,
         usable: Callable[[str], bool] | None = None,
+        places: Callable[[], bool] | None = None,
     ) -> None:
         self.workload = workload
         self.queue = queue
@@ -61,6 +72,8 @@ class Request:
         self.now = now
         # Queues that are stopped or broken are left out: their workloads are no victims.
         self.usable = usable or (lambda queue: True)
+        # Would the pods find nodes, with the ledger as it is now? None where quota alone decides.
+        self.places = places
 
 
 class Candidate:

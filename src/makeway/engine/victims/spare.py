@@ -18,7 +18,7 @@ def fits(ledger: Ledger, request: Request, *, borrow: bool) -> bool:
     queue = ledger.queue(request.queue)
     if not borrow and not queue.fits_in_nominal(request.usage):
         return False
-    return queue.fits(request.usage)
+    return queue.fits(request.usage) and (request.places is None or request.places())
 
 
 def spare_unneeded(

@@ -16,7 +16,7 @@ def _column(
     *,
     empty: Cell = None,
     wide: bool = False,
-) -> Column:  # noqa: A002
+) -> Column:
     def cell(obj: Obj, _: float) -> Cell:
         value = at(obj, *path)
         return empty if value is None or value == "" else value

@@ -210,13 +210,44 @@ def refuse_queue_change_of_pod(new: Obj, old: Obj) -> None:
 
 # Kueue hashes Go's JSON of the fields that make pods alike. Maps come out sorted, structs in the order in
 # which their fields were declared, so that order is part of the hash.
-_DECLARED = (
-    "name hostPort containerPort protocol hostIP key operator value effect tolerationSeconds nodeAffinity podAffinity"
-    " podAntiAffinity requiredDuringSchedulingIgnoredDuringExecution preferredDuringSchedulingIgnoredDuringExecution"
-    " weight podAffinityTerm nodeSelectorTerms matchLabels matchExpressions matchFields values maxSkew"
-    " whenUnsatisfiable labelSelector namespaces topologyKey namespaceSelector minDomains nodeAffinityPolicy"
-    " nodeTaintsPolicy matchLabelKeys mismatchLabelKeys preference resourceClaimName resourceClaimTemplateName"
-).split()
+_DECLARED = [
+    "name",
+    "hostPort",
+    "containerPort",
+    "protocol",
+    "hostIP",
+    "key",
+    "operator",
+    "value",
+    "effect",
+    "tolerationSeconds",
+    "nodeAffinity",
+    "podAffinity",
+    "podAntiAffinity",
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+    "weight",
+    "podAffinityTerm",
+    "nodeSelectorTerms",
+    "matchLabels",
+    "matchExpressions",
+    "matchFields",
+    "values",
+    "maxSkew",
+    "whenUnsatisfiable",
+    "labelSelector",
+    "namespaces",
+    "topologyKey",
+    "namespaceSelector",
+    "minDomains",
+    "nodeAffinityPolicy",
+    "nodeTaintsPolicy",
+    "matchLabelKeys",
+    "mismatchLabelKeys",
+    "preference",
+    "resourceClaimName",
+    "resourceClaimTemplateName",
+]
 _RANK = {name: rank for rank, name in enumerate(_DECLARED)}
 
 
