@@ -29,7 +29,7 @@ from makeway.kinds.metadata import (
     uid,
 )
 from makeway.kinds.promises import PLACEMENT
-from makeway.kube import preemptions, standing
+from makeway.kube import preemptions, standing, words
 from makeway.kube.actions import (
     Action,
     BindPod,
@@ -415,7 +415,7 @@ class Applier:
             found = self._copy.get("Pod", bind.pod)
             if found is None or spec(found).get("nodeName"):
                 continue
-            message = reason.message if reason is not None else ""
+            message = words.fit_error(reason) if reason is not None else ""
             lists.append(self._unschedulable(found, message, bind.node, now))
         return lists
 
@@ -423,12 +423,11 @@ class Applier:
 
     def _wait(self, wait: Wait, now: float, *, nominated: bool) -> list[list[Action]]:
         found = self._copy.get("Workload", wait.workload)
-        message = wait.reason.message or sentence(wait)
-        if found is not None:
-            if standing.has_quota(found) or standing.finished(found):
-                return self._wait_pods(wait, message, now)
-            return [self._publish(found, wait, message, now)]
-        return [] if nominated else self._wait_pods(wait, message, now)
+        if found is None:
+            return [] if nominated else self._wait_pods(wait, now)
+        if standing.has_quota(found) or standing.finished(found):
+            return self._wait_pods(wait, now)
+        return [self._publish(found, wait, words.waiting(wait.reason), now)]
 
     def _publish(self, found: Object, wait: Wait, message: str, now: float) -> list[Action]:
         model = self._model(wait.workload)
@@ -454,7 +453,7 @@ class Applier:
     def _remind(self, at: float) -> None:
         self.later = at if self.later is None else min(self.later, at)
 
-    def _wait_pods(self, wait: Wait, message: str, now: float) -> list[list[Action]]:
+    def _wait_pods(self, wait: Wait, now: float) -> list[list[Action]]:
         """Pods without a Workload object carry their reason themselves."""
         lists: list[list[Action]] = []
         for key_ in self._pods_of(wait.workload):
@@ -466,7 +465,12 @@ class Applier:
                 or terminating(found)
             ):
                 continue
-            lists.append(self._unschedulable(found, message, "", now))
+            # Who waits for others to leave keeps pointing at their nodes.
+            draining = wait.reason.kind == "waiting-for-victims"
+            node = str(status(found).get("nominatedNodeName") or "") if draining else ""
+            scheduler = pod.scheduler_name(found)
+            message = words.unschedulable(wait.reason, scheduler, draining=draining and bool(node))
+            lists.append(self._unschedulable(found, message, node, now))
         return lists
 
     def _unschedulable(self, found: Object, message: str, node: str, now: float) -> list[Action]:
@@ -515,8 +519,3 @@ def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:
         if evict.preemptor and evict.reason.kind != "queue-drained":
             found.setdefault(evict.preemptor, []).append(evict)
     return found
-
-
-def sentence(wait: Wait) -> str:
-    """The reason in words, where Kueue and kube-scheduler have none."""
-    return wait.reason.cheapest or wait.reason.kind.replace("-", " ")
