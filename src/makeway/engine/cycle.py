@@ -19,10 +19,10 @@ import msgspec
 from makeway.engine import admission
 from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
-from makeway.engine.flavors import Mode
 from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
 from makeway.engine.policy import Policy
+from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
 from makeway.engine.state import State

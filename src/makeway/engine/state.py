@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from makeway.engine.flavors import Tried
 from makeway.engine.ledger import Held, Ledger, usage_of
 from makeway.engine.policy import Policy
+from makeway.engine.proposal import Tried
 from makeway.engine.queueing import PendingQueue, Shape, shape_of
 from makeway.model.decision import Hold
 from makeway.model.event import Event, Namespace, Object, Remove, Upsert
