@@ -69,7 +69,9 @@ class _Cycle:
         self.aside: list[Entry] = []
         # Of all rounds: they hold their quota until they are gone.
         self.victims = Departures()
-        # What heads that wait for their victims (or that block their queue) will need: later rounds go around it.
+        # Heads of strict queues that nobody makes room for: in every round they keep, in their turn, what is free.
+        self.blocked: dict[QueueName, Entry] = {}
+        # What heads that wait for their victims will need: later rounds go around it.
         self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = {}
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
         self.open = [q for q in sorted(state.pending) if state.is_active(q)]
@@ -91,18 +93,22 @@ class _Cycle:
         self.state.rounds += 1
         entries = [self.nominator.nominate(head, queue) for queue, head in heads]
         nominated = [entry for entry in entries if entry.nominated]
-        processed = self._process_all(nominated)
+        processed = self._process_all([*nominated, *self.blocked.values()])
         refused = [entry for entry in entries if not entry.nominated]
         return self._conclude([*processed, *refused])
 
     def _process_all(self, entries: list[Entry]) -> list[Entry]:
+        """Those of this round, in the order in which they were served."""
         processed = []
         with self.ledger.what_if():
             for queue, usage in self.claims.values():
                 self.ledger.add_usage(queue, usage)
             for entry in in_order(entries, self.ledger, self.policy):
                 self._process(entry)
-                processed.append(entry)
+                if entry.queue in self.blocked:
+                    self.claims.pop(entry.workload.id, None)
+                else:
+                    processed.append(entry)
         return processed
 
     def _heads(self) -> list[tuple[QueueName, WorkloadId]]:
@@ -205,7 +211,7 @@ class _Cycle:
         self._claim(entry, reserved)
 
     def _claim(self, entry: Entry, usage: Usage) -> None:
-        """For the rest of the cycle; of a head that is parked, for the rest of the round."""
+        """For the rest of the round; if victims are on their way out for it, for the rest of the cycle."""
         self.ledger.add_usage(entry.queue, usage)
         self.claims[entry.workload.id] = (entry.queue, usage)
 
@@ -280,8 +286,9 @@ class _Cycle:
         self.waits[entry.workload.id] = Wait(
             workload=entry.workload.id, reason=entry.reason, parked=parked
         )
-        if parked:
+        if how is not Requeue.PENDING_PREEMPTION:
             self.claims.pop(entry.workload.id, None)
+        if parked:
             return True
         if how is Requeue.PENDING_PREEMPTION and self._serves_next(entry.queue):
             self._set_aside(entry)
@@ -289,6 +296,8 @@ class _Cycle:
         if how is not Requeue.LOST and not untried:
             # The head stays where it is, and room only shrinks within a cycle: nobody behind it has a turn.
             self.open.remove(entry.queue)
+            if how is Requeue.NO_CANDIDATES:
+                self.blocked[entry.queue] = entry
         return untried or entry.outcome is Outcome.PREEMPTS
 
     def _serves_next(self, queue: QueueName) -> bool:
