@@ -17,6 +17,7 @@ import msgspec
 from makeway.embedded.api import discovery
 from makeway.embedded.api.apply import server_side_apply
 from makeway.embedded.api.bodies import check_fields, parse, read_object, to_storage
+from makeway.embedded.api.definitions import CustomKinds
 from makeway.embedded.api.forms import Form
 from makeway.embedded.api.http import (
     Answer,
@@ -76,6 +77,7 @@ class App:
         self.objects = Objects(store, registry)
         self.hub = Hub(store)
         self.openapi = OpenApi(registry)
+        self.custom = CustomKinds(self.objects, self.openapi)
         self._now = now
         self._token = f"Bearer {token}".encode()
         self._subresources = Subresources(self.objects, home)
