@@ -96,7 +96,7 @@ OBJECTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-odd_values = st.sampled_from(
+odd_values: st.SearchStrategy[Any] = st.sampled_from(
     [
         None,
         True,
