@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import shutil
 import sqlite3
@@ -35,6 +36,8 @@ _PRUNE_EVERY = 2_000
 Key = tuple[str, str]  # namespace, name
 
 _decode = msgspec.json.Decoder().decode
+
+logger = logging.getLogger(__name__)
 
 
 class Entry(msgspec.Struct, gc=False):
@@ -80,6 +83,10 @@ class TooOldError(Exception):
         self.asked = asked
         self.oldest = oldest
         super().__init__(f"too old resource version: {asked} ({oldest})")
+
+
+class StoreFailedError(Exception):
+    """The disk cannot be written. Memory is ahead of it, so nothing is answered until a restart."""
 
 
 class _Write(NamedTuple):
@@ -182,7 +189,7 @@ class Store:
         if version <= self._committed:
             return
         if self._failure is not None:
-            raise RuntimeError("the store cannot write") from self._failure
+            raise StoreFailedError(f"the store cannot write: {self._failure}") from self._failure
         assert self._loop is not None
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((version, future))
@@ -285,6 +292,7 @@ class Store:
         believed.
         """
         self._failure = error
+        logger.error("the store cannot write: %s", error)
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._fail_waiting)
@@ -293,7 +301,7 @@ class Store:
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(RuntimeError(f"the store cannot write: {self._failure}"))
+                future.set_exception(StoreFailedError(f"the store cannot write: {self._failure}"))
 
     # ---- loading ---------------------------------------------------------------------------------
 

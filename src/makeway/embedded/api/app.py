@@ -37,7 +37,7 @@ from makeway.embedded.api.reviews import answer_review
 from makeway.embedded.api.selectors import Selection
 from makeway.embedded.api.subresources import Subresources
 from makeway.embedded.api.watch import Hub
-from makeway.embedded.store import Entry, Store
+from makeway.embedded.store import Entry, Store, StoreFailedError
 from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
 from makeway.kinds.serving.registry import Registry
@@ -95,6 +95,10 @@ class App:
             answer = await self._answer(request, send)
         except Refusal as refusal:
             answer = refusal_answer(refusal)
+        except StoreFailedError as failure:
+            answer = refusal_answer(
+                Refusal(500, "InternalError", f"Internal error occurred: {failure}")
+            )
         except Exception:
             logger.exception("request failed: %s %s", request.method, request.path)
             answer = refusal_answer(

@@ -58,7 +58,6 @@ from makeway.kinds.serving.replicas import (
 
 _CORE = "io.k8s.api.core.v1"
 _KUEUE_DEPRECATED = "This version is deprecated. Use v1beta2 instead."
-_STATUS_ONLY = ("get", "patch", "update")
 _REPLICAS = Scale()
 
 
@@ -221,8 +220,6 @@ def _core() -> tuple[Kind, ...]:
                 ("binding", "Binding", ("create",)),
                 ("eviction", "Eviction", ("create",)),
                 ("log", "Pod", ("get",)),
-                ("ephemeralcontainers", "Pod", _STATUS_ONLY),
-                ("resize", "Pod", _STATUS_ONLY),
             ),
             fields={
                 "spec.nodeName": ("spec", "nodeName"),
