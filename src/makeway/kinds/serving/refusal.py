@@ -45,8 +45,8 @@ class Refusal(Exception):
         }
         if not self.reason:
             del body["reason"]
-        if self.details:
-            body["details"] = self.details
+        # Also when empty: some commands of kubectl look into it without asking whether it is there.
+        body["details"] = self.details
         return body
 
 
