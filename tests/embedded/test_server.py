@@ -58,6 +58,14 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
             await serve(tmp_path / "b", server.port)
 
 
+async def test_a_home_whose_port_was_taken_meanwhile_gets_another(tmp_path: Path) -> None:
+    async with serving(tmp_path / "a") as server:
+        taken = server.port
+    async with serving(tmp_path / "b", taken), serving(tmp_path / "a") as server:
+        assert server.port != taken
+        assert f":{server.port}" in server.kubeconfig.read_text()
+
+
 async def test_a_start_takes_no_time_to_speak_of(tmp_path: Path) -> None:
     started = asyncio.get_running_loop().time()
     async with serving(tmp_path):

@@ -137,20 +137,34 @@ def _lock(home: Path) -> IO[str]:
 
 
 def _listen(home: Path, port: int) -> socket.socket:
+    """On the port that is asked for; else on the home's own, or a free one where that is taken."""
     kept = home / "port"
-    asked = port or (int(kept.read_text()) if kept.exists() else 0)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, asked))
+        if port or not _bound(listener, _kept_port(kept)):
+            listener.bind((HOST, port))
     except OSError as error:
         listener.close()
         raise UserError(
-            f"Port {asked} cannot be used: {error.strerror}.",
+            f"Port {port} cannot be used: {error.strerror}.",
             hint="Name another one with --port, or stop what uses it.",
         ) from error
     write_private(kept, str(listener.getsockname()[1]).encode())
     return listener
+
+
+def _kept_port(path: Path) -> int:
+    text = path.read_text().strip() if path.exists() else ""
+    return int(text) if text.isdigit() else 0
+
+
+def _bound(listener: socket.socket, port: int) -> bool:
+    try:
+        listener.bind((HOST, port))
+    except OSError:
+        return False
+    return True
 
 
 def _token(home: Path) -> str:

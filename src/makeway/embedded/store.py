@@ -62,8 +62,8 @@ class Entry(msgspec.Struct, gc=False):
 class Change(msgspec.Struct, frozen=True, gc=False):
     """One step of an object. `before` is None for a new one, `after` for one that is gone.
 
-    A deletion carries the last state with the deletion's own version in `before`'s place of the
-    log; `known` is False when the state before was lost with the older part of the log.
+    `last` is what a watcher is shown: the new state, or the final one with the deletion's version.
+    `known` is False when the state before was lost with the older part of the log.
     """
 
     version: int
