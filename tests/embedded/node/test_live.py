@@ -13,6 +13,7 @@ import pytest
 
 from makeway.client.resource import CONFIG_MAPS, NODES, PODS, SECRETS, Object
 from makeway.embedded.node import LocalNode, NodeOptions
+from makeway.embedded.node.process import Run
 from tests.embedded.conftest import Cluster
 
 PATH = {"name": "PATH", "value": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
@@ -155,6 +156,24 @@ async def test_deleting_sends_sigterm_and_then_lets_the_object_go(
         return not (cluster.home / "pods" / runs["metadata"]["uid"]).exists()
 
     await cluster.until_true(cleaned)
+
+
+async def test_a_pod_deleted_while_it_starts_leaves_nothing_behind(
+    cluster: Cluster, node: LocalNode
+) -> None:
+    for number in range(5):
+        name = f"brief-{number}"
+        await cluster.client.create(PODS, pod(name, "sleep", "61"))
+        await asyncio.sleep(0.01 * number)
+        await cluster.client.delete(PODS, name, "default", grace_s=0 if number % 2 else 1)
+    for number in range(5):
+        await cluster.until_gone(PODS, f"brief-{number}")
+
+    async def all_ended() -> bool:
+        return not any(Run(each).alive for each in cluster.home.glob("pods/*/containers/*/*"))
+
+    await asyncio.sleep(0.2)
+    await cluster.until_true(all_ended)
 
 
 async def test_who_does_not_listen_is_killed_after_its_grace(

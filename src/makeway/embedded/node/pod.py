@@ -288,9 +288,11 @@ class PodWorker:
             raise StartError("ImageNotRun", _image_not_run(container))
         spec, around = await self._spec(container)
         attempts = self._folder / "containers" / name
-        number = len(list(attempts.iterdir())) if attempts.exists() else 0
+        number = max(_numbers(attempts), default=-1) + 1
         if number:
             self._keep_previous_log(name)
+            # The run before is kept for a look; those before it are history.
+            shutil.rmtree(attempts / str(number - 2), ignore_errors=True)
         run = self._runs[name] = Run(attempts / str(number))
         self._around[name] = around
         self._change(name, restarts=number)
@@ -544,7 +546,10 @@ class PodWorker:
         run = self._runs.get(name)
         if run is None:
             return
-        if run.alive:
+        await run.settled()
+        if self._gone:
+            run.kill()
+        elif run.alive:
             self._tell("Normal", "Killing", f"Stopping container {name}")
             told = self._clock.now() if grace_s is not None else self._told_at
             await self._end_process(name, run, told + (grace_s or self._grace_s()))
@@ -644,11 +649,15 @@ class PodWorker:
             sidecar=_is_sidecar(container),
         )
         attempts = self._folder / "containers" / name
-        numbers = sorted(int(each.name) for each in attempts.iterdir()) if attempts.exists() else []
+        numbers = _numbers(attempts)
         if not numbers:
             return state
         self._told_process = True
-        run = self._runs[name] = Run(attempts / str(numbers[-1]))
+        run = Run(attempts / str(numbers[-1]))
+        if run.untouched:
+            shutil.rmtree(run.folder, ignore_errors=True)
+            return msgspec.structs.replace(state, restarts=numbers[-1])
+        self._runs[name] = run
         self._failures[name] = numbers[-1]
         state = msgspec.structs.replace(state, restarts=numbers[-1])
         ended = run.exit
@@ -817,6 +826,10 @@ class PodWorker:
 
 def _ready_when_done(init: ContainerState) -> ContainerState:
     return msgspec.structs.replace(init, ready=init.ready or init.succeeded)
+
+
+def _numbers(attempts: Path) -> list[int]:
+    return sorted(int(each.name) for each in attempts.iterdir()) if attempts.exists() else []
 
 
 def _is_sidecar(container: Object) -> bool:

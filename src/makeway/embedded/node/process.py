@@ -54,6 +54,7 @@ class Exit(msgspec.Struct, frozen=True):
 class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._starting: asyncio.Future[None] | None = None
 
     @property
     def started(self) -> Started | None:
@@ -66,7 +67,23 @@ class Run:
         return None if content is None else msgspec.json.decode(content, type=Exit)
 
     async def start(self, spec: Spec) -> None:
-        """Returns when the process runs, or when it is known that it cannot."""
+        """Returns when the process runs, or when it is known that it cannot.
+
+        Whoever is cancelled meanwhile leaves a start that goes on; `settled()` waits for it.
+        """
+        self._starting = asyncio.ensure_future(self._start(spec))
+        await asyncio.shield(self._starting)
+
+    async def settled(self) -> None:
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+
+    @property
+    def untouched(self) -> bool:
+        """Asked for, but neither started nor ended: the server went down in between."""
+        return self.started is None and self.exit is None
+
+    async def _start(self, spec: Spec) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "spec.json").write_bytes(msgspec.json.encode(spec))
         # -I -S: no user's environment, no site packages; that is what makes it quick.
