@@ -77,6 +77,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...] = ()
     rounds: int = 0
     skipped_preemptions: dict[str, int] = {}  # by queue, as Kueue's metric counts them
+    ended_holds: tuple[
+        WorkloadId, ...
+    ] = ()  # whose victims did not leave in time, or whose room came otherwise
+    wake_at: float | None = None  # look again then, even if nothing happens
 
     @property
     def admits(self) -> tuple[Admit, ...]:

@@ -79,6 +79,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     shortages: tuple[Shortage, ...] = ()
     verdicts: tuple[NodeVerdict, ...] = ()
     nodes_total: int = 0
+    even_after: tuple[NodeVerdict, ...] = ()  # why evicting does not help either, node by node
+    not_eligible: str = ""  # why it may not evict at all, in kube-scheduler's words
     holders: tuple[Holder, ...] = ()
     cheapest: str = ""  # the cheapest change that would let it run
     preemptor: str = ""

@@ -86,14 +86,14 @@ class PodSet(msgspec.Struct, frozen=True, kw_only=True):
     shape: PodShape = PodShape()
     topology: TopologyRequest | None = None
     group: str | None = None  # pod sets of one group get the same flavor
+    gang: str = ""  # which of the gangs named together it belongs to
 
 
 class Gang(msgspec.Struct, frozen=True, kw_only=True):
     """Whole or not at all: per member gang its minimum. A workload without a Gang is independent pods."""
 
-    minimums: tuple[
-        tuple[str, int], ...
-    ] = ()  # (pod set name or member gang, minimum); empty: every pod
+    # (member gang, or pod set where none is named; minimum). Empty: every pod of every pod set.
+    minimums: tuple[tuple[str, int], ...] = ()
     gives_up_surplus: bool = False  # pods above the minimum can be taken one by one
 
 
@@ -130,6 +130,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
 class CheckState(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: Literal["Pending", "Ready", "Retry", "Rejected"] = "Pending"
+    message: str = ""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,9 +152,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""  # "Job/team-a/train", for people
     local_queue: str | None = None
     needs: Needs = "nodes"
-    priority: int = 0
+    priority: int = 0  # as it counts, boost included
+    boost: int = 0  # the part of it that a controller added
+    pod_priority: int | None = None  # of its pods, where that is another one than its own
     preempts: bool = True  # False: preemptionPolicy Never
+    preemption_gated: bool = False  # may not preempt until another controller opens its gate
     created_at: float = 0.0
+    queued_at: float | None = None  # of the last return to the queue; None: since its creation
     pod_sets: tuple[PodSet, ...] = ()
     gang: Gang | None = None
     checkpoint: Checkpoint = Checkpoint()
@@ -176,6 +181,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     last_preemption_reason: str = ""
     requeue_at: float | None = None
     requeue_blocked: bool = False  # Requeued=False: waits for something other than room
+
+    @property
+    def rank(self) -> int:
+        """The priority that counts where no queue is between two workloads."""
+        return self.priority if self.pod_priority is None else self.pod_priority
 
     @property
     def namespace(self) -> str:

@@ -12,11 +12,11 @@ from makeway.kinds.serving.refusal import Obj
 def _column(
     name: str,
     path: tuple[str, ...],
-    type: str = "string",
+    type: str = "string",  # noqa: A002  the API's own word
     *,
     empty: Cell = None,
     wide: bool = False,
-) -> Column:  # noqa: A002
+) -> Column:
     def cell(obj: Obj, _: float) -> Cell:
         value = at(obj, *path)
         return empty if value is None or value == "" else value
@@ -72,7 +72,7 @@ SELECTOR = _computed(
 )
 
 
-# ---- pods -------------------------------------------------------------------------------------------
+# ---- pods ----------------------------------------------------------------------------------------
 
 
 def _restartable(container: Obj) -> bool:
@@ -194,7 +194,7 @@ POD = (
 )
 
 
-# ---- nodes ------------------------------------------------------------------------------------------
+# ---- nodes ---------------------------------------------------------------------------------------
 
 
 def _node_status(obj: Obj, _: float) -> str:
@@ -244,7 +244,7 @@ NODE = (
 )
 
 
-# ---- workloads --------------------------------------------------------------------------------------
+# ---- workloads -----------------------------------------------------------------------------------
 
 
 def job_status(obj: Obj, _: float = 0) -> str:
@@ -370,7 +370,7 @@ DAEMONSET = (
 )
 
 
-# ---- the rest ---------------------------------------------------------------------------------------
+# ---- the rest ------------------------------------------------------------------------------------
 
 NAMESPACE = (NAME, _column("Status", ("status", "phase")), AGE)
 PRIORITY_CLASS = (

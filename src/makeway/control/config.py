@@ -1,0 +1,192 @@
+"""The one configuration file: Kueue's `Configuration` as it is, with a `makeway:` section beside it.
+
+Both of Kueue's versions are read. A field that nobody knows is an error with its path, so that a typing error never passes
+for a choice. Kueue's fields that cannot matter here (ports, certificates, client limits) are accepted and do nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from makeway.control.durations import duration
+from makeway.engine.policy import DEFAULT_STRATEGIES, Policy, Strategy, VictimPolicy
+from makeway.errors import UserError
+
+Any_ = Any  # a section that is accepted and not read
+
+
+class _Section(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"
+):
+    """A part of the file that people write."""
+
+
+class RequeuingStrategy(_Section, frozen=True, kw_only=True):
+    timestamp: Literal["Eviction", "Creation"] = "Eviction"
+    backoff_limit_count: int | None = None
+    backoff_base_seconds: int = 60
+    backoff_max_seconds: int = 3600
+
+
+class WaitForPodsReady(_Section, frozen=True, kw_only=True):
+    enable: bool = True  # v1beta1 only
+    timeout: str = "30m"
+    recovery_timeout: str | None = None
+    block_admission: bool | None = None
+    requeuing_strategy: RequeuingStrategy = RequeuingStrategy()
+
+
+class FairSharing(_Section, frozen=True, kw_only=True):
+    enable: bool = True  # v1beta1 only
+    preemption_strategies: tuple[Strategy, ...] = DEFAULT_STRATEGIES
+
+
+class Transformation(_Section, frozen=True, kw_only=True):
+    input: str
+    strategy: Literal["Retain", "Replace"] = "Retain"
+    multiply_by: str = ""
+    outputs: dict[str, str] = {}
+
+
+class Resources(_Section, frozen=True, kw_only=True):
+    quota_check_strategy: Literal["BlockUndeclared", "IgnoreUndeclared"] = "BlockUndeclared"
+    exclude_resource_prefixes: tuple[str, ...] = ()
+    transformations: tuple[Transformation, ...] = ()
+    device_class_mappings: Any_ = None
+
+
+class Integrations(_Section, frozen=True, kw_only=True):
+    frameworks: tuple[str, ...] = ()
+    external_frameworks: tuple[str, ...] = ()
+    label_keys_to_copy: tuple[str, ...] = ()
+    pod_options: Any_ = None  # v1beta1 only
+
+
+class Retention(_Section, frozen=True, kw_only=True):
+    after_finished: str | None = None
+    after_deactivated_by_kueue: str | None = None
+
+
+class RetentionPolicies(_Section, frozen=True, kw_only=True):
+    workloads: Retention = Retention()
+
+
+class Makeway(_Section, frozen=True, kw_only=True):
+    """What is ours."""
+
+    victims: VictimPolicy = "least-loss"
+    bands: tuple[tuple[int, int], ...] = ()  # lowest and highest priority of each band
+    pdb: Literal["hard", "soft"] | None = None  # None: as the victim policy has it
+    reserve_after: str = "1h"
+    max_notice: str = "10m"
+    cpu_weight: float = 0.05  # a core, as a fraction of a GPU, where losses are priced
+    evict_foreign: bool = False
+    scheduler_names: tuple[str, ...] = ()  # empty: all of them
+    quota_only: bool = False
+    preemption_budget_per_day: int | None = None
+    hold_after: str = "60s"  # a hold ends this long after the last victim had to be gone
+
+
+class Configuration(_Section, frozen=True, kw_only=True):
+    api_version: str = "config.kueue.x-k8s.io/v1beta2"
+    kind: Literal["Configuration"] = "Configuration"
+    manage_jobs_without_queue_name: bool = False
+    managed_jobs_namespace_selector: dict[str, Any] | None = None
+    wait_for_pods_ready: WaitForPodsReady = WaitForPodsReady()
+    fair_sharing: FairSharing | None = None
+    admission_fair_sharing: Any_ = None
+    resources: Resources = Resources()
+    integrations: Integrations = Integrations()
+    object_retention_policies: RetentionPolicies = RetentionPolicies()
+    feature_gates: dict[str, bool] = {}
+    makeway: Makeway = Makeway()
+    # Accepted, and without meaning here.
+    namespace: str = ""
+    manager: Any_ = None
+    webhook: Any_ = None
+    health: Any_ = None
+    metrics: Any_ = None
+    controller: Any_ = None
+    leader_election: Any_ = None
+    internal_cert_management: Any_ = None
+    client_connection: Any_ = None
+    visibility_server: Any_ = None
+    queue_visibility: Any_ = None
+    multi_kueue: Any_ = None
+    tls: Any_ = None
+    pprof_bind_address: Any_ = None
+    resource_transformations: Any_ = None
+
+    @property
+    def waits_for_pods(self) -> bool:
+        return self.wait_for_pods_ready.enable
+
+    @property
+    def blocks_admission(self) -> bool:
+        """Nothing is admitted before all that was admitted is ready."""
+        said = self.wait_for_pods_ready.block_admission
+        return self.waits_for_pods and bool(said)
+
+    def length(self, said: str | None, default_s: float) -> float:
+        """A duration of this file, in seconds."""
+        found = duration(said)
+        return default_s if found is None else found
+
+
+def load(path: Path) -> Configuration:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}.", where=str(path)) from error
+    return parse(text, where=str(path))
+
+
+def parse(text: str, *, where: str = "configuration") -> Configuration:
+    try:
+        said = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"is not YAML: {error}", where=where) from error
+    try:
+        config = msgspec.convert(said, Configuration)
+        _check_durations(config)
+        return config
+    except msgspec.ValidationError as error:
+        raise UserError(
+            f"{error}.",
+            where=where,
+            hint="Write Kueue's Configuration, with what is ours under `makeway:`.",
+        ) from error
+
+
+def _check_durations(config: Configuration) -> None:
+    written = {
+        "$.waitForPodsReady.timeout": config.wait_for_pods_ready.timeout,
+        "$.waitForPodsReady.recoveryTimeout": config.wait_for_pods_ready.recovery_timeout,
+        "$.makeway.reserveAfter": config.makeway.reserve_after,
+        "$.makeway.maxNotice": config.makeway.max_notice,
+        "$.makeway.holdAfter": config.makeway.hold_after,
+    }
+    for path, said in written.items():
+        if said is not None and duration(said) is None:
+            raise msgspec.ValidationError(
+                f'Expected a duration such as "30m" or "90s", got "{said}" - at `{path}`'
+            )
+
+
+def policy_of(config: Configuration) -> Policy:
+    """The engine's half of the configuration."""
+    fair = config.fair_sharing
+    ours = config.makeway
+    return Policy(
+        victims=ours.victims,
+        quota_only=ours.quota_only,
+        fair_sharing=fair is not None and fair.enable,
+        fair_strategies=fair.preemption_strategies if fair is not None else DEFAULT_STRATEGIES,
+        requeuing_timestamp=config.wait_for_pods_ready.requeuing_strategy.timestamp,
+        ignore_undeclared=config.resources.quota_check_strategy == "IgnoreUndeclared",
+        bands=ours.bands,
+    )

@@ -1,0 +1,90 @@
+"""The loop: state → decide → apply, for ever.
+
+Whatever changes is gathered for a moment and decided on together; a cycle's plan is carried out before the next begins, so
+the state that is decided on already holds what was decided before. Between changes the loop sleeps, until the next moment at which
+time alone could change a decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from makeway.control.ports import Clock, Cluster
+from makeway.engine.cycle import decide
+from makeway.engine.policy import Policy
+from makeway.engine.state import State
+from makeway.model.decision import Plan
+
+log = logging.getLogger(__name__)
+
+# Protections and patience end without anybody writing anything: look this often while somebody waits.
+LOOK_AGAIN_S: Final = 10.0
+
+OnCycle = Callable[[State, Plan, float], None]
+
+
+class Loop:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Clock,
+        policy: Policy,
+        *,
+        state: State | None = None,
+        on_cycle: OnCycle | None = None,
+    ) -> None:
+        self.state = state or State()
+        self.idle = asyncio.Event()
+        self.cycles = 0
+        self._cluster = cluster
+        self._clock = clock
+        self._policy = policy
+        self._on_cycle = on_cycle
+        self._decide_at: float | None = None
+
+    async def run(self) -> None:
+        while True:
+            acted = await self.once()
+            if not acted and self._cluster.idle:
+                self.idle.set()
+            if not acted:
+                await self._cluster.wait(self._wake_at())
+                self.idle.clear()
+
+    async def once(self) -> bool:
+        """One turn; False when there was nothing to do."""
+        settled = await self._cluster.settle()
+        events = self._cluster.changes()
+        for event in events:
+            self.state.apply(event)
+        now = self._clock.now()
+        due = self._decide_at is not None and now >= self._decide_at
+        if not events and not due:
+            return settled
+        # In a thread: a long cycle must not keep watches and health checks waiting.
+        plan = await asyncio.to_thread(decide, self.state, now, self._policy)
+        self.cycles += 1
+        if self._on_cycle is not None:
+            self._on_cycle(self.state, plan, now)
+        await self._cluster.apply(plan)
+        self._decide_at = self._next_look(plan, now)
+        return True
+
+    def _next_look(self, plan: Plan, now: float) -> float | None:
+        """When time alone could change the answer."""
+        times = [hold.until for hold in self.state.holds.values() if hold.until > now]
+        times += [
+            workload.requeue_at
+            for workload in self.state.workloads.values()
+            if workload.requeue_at is not None and workload.requeue_at > now
+        ]
+        if plan.waits:
+            times.append(now + LOOK_AGAIN_S)
+        return min(times, default=None)
+
+    def _wake_at(self) -> float | None:
+        times = [t for t in (self._decide_at, self._cluster.wake_at()) if t is not None]
+        return min(times, default=None)

@@ -1,0 +1,166 @@
+"""Quota and nodes in one decision: what a queued workload asks of the nodes, and whom it may take it from.
+
+Legality is pairwise, whatever is short: two workloads of one cohort tree follow their queues' policies; everybody else is
+measured by pod priority.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from makeway.engine.flavors import Proposal
+from makeway.engine.placement import Demand, Shortfall, with_flavors
+from makeway.engine.policy import Policy
+from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
+from makeway.engine.state import State
+from makeway.engine.victims import least_loss
+from makeway.engine.victims.candidates import Request
+from makeway.engine.victims.quota_room import QuotaRoom
+from makeway.engine.victims.roster import Roster
+from makeway.model.queue import Flavor, QueueName
+from makeway.model.workload import Assignment, Placed, Workload, WorkloadId
+
+
+class Joint:
+    def __init__(self, state: State, seating: Seating, now: float, policy: Policy) -> None:
+        self.state = state
+        self.seating = seating
+        self.now = now
+        self.policy = policy
+
+    # --- what it asks of the nodes ---
+
+    def needs_nodes(self, workload: Workload, assignments: Sequence[Assignment]) -> bool:
+        """Quota-only workloads leave placing to others; elastic flavors get their nodes on demand."""
+        if self.policy.quota_only or workload.needs != "both":
+            return False
+        flavors = [
+            self.state.flavors[f]
+            for a in assignments
+            for _, f in a.flavors
+            if f in self.state.flavors
+        ]
+        return not (flavors and all(flavor.elastic for flavor in flavors))
+
+    def demands(self, workload: Workload, assignments: Sequence[Assignment]) -> list[Demand]:
+        if not self.needs_nodes(workload, assignments):
+            return []
+        shapes = {pod_set.name: pod_set for pod_set in workload.pod_sets}
+        demands: list[Demand] = []
+        for assignment in assignments:
+            pod_set = shapes[assignment.pod_set]
+            flavors: list[Flavor] = [
+                self.state.flavors[f] for _, f in assignment.flavors if f in self.state.flavors
+            ]
+            if assignment.count:
+                demands.append(
+                    Demand(
+                        pod_set=assignment.pod_set,
+                        shape=with_flavors(pod_set.shape, flavors),
+                        count=assignment.count,
+                        topology=pod_set.topology,
+                    )
+                )
+        return demands
+
+    # --- is there room? ---
+
+    def room(self, workload: Workload, queue: QueueName, proposal: Proposal) -> Room | Shortfall:
+        """On the nodes, for a workload whose quota fits."""
+        demands = self.demands(workload, proposal.assignments())
+        if not demands:
+            return Room(placement=())
+        quota = self.quota_room(workload, queue, proposal, need=frozenset(proposal.usage))
+        room = self.seating.find_room(workload, demands, self.legality(quota), quota)
+        if isinstance(room, Shortfall) and workload.gang is None:
+            some = self._as_many_as_fit(workload, demands)
+            if some:
+                return Room(placement=some)
+        return room
+
+    def room_by_evicting(
+        self, workload: Workload, queue: QueueName, proposal: Proposal
+    ) -> Room | None:
+        """Quota is short, perhaps nodes too: the cheapest victims for both, with those who leave already gone."""
+        demands = self.demands(workload, proposal.assignments())
+        ledger = self.state.ledger
+        with ledger.what_if():
+            self._release_leaving()
+            quota = self.quota_room(workload, queue, proposal, need=proposal.need)
+            room = self.seating.find_room(workload, demands, self.legality(quota), quota)
+        return None if isinstance(room, Shortfall) else room
+
+    def _release_leaving(self) -> None:
+        for workload in list(self.state.workloads.values()):
+            if workload.evicted_at is not None and workload.admission is not None:
+                self.state.ledger.release(workload.id)
+        for fallen, pods in self.seating.fallen:
+            if not pods:
+                self.state.ledger.release(fallen)
+
+    def _as_many_as_fit(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
+        """Independent pods: one that fits is enough to start."""
+        return self.seating.place_some(workload, demands)
+
+    # --- whom may it take it from? ---
+
+    def quota_room(
+        self,
+        workload: Workload,
+        queue: QueueName,
+        proposal: Proposal,
+        need: frozenset[tuple[str, str]],
+    ) -> QuotaRoom:
+        request = Request(
+            workload=workload,
+            queue=queue,
+            usage=proposal.usage,
+            need=need,
+            preemption=self.state.queues[queue].preemption,
+            policy=self.policy,
+            now=self.now,
+            usable=lambda name: name in self.state.queues and self.state.is_active(QueueName(name)),
+        )
+        return QuotaRoom(self.state.ledger, request)
+
+    def legality(self, quota: QuotaRoom) -> Legality:
+        tree = self.state.ledger.queue(quota.request.queue).root()
+
+        def legal(workload: Workload, roster: Roster) -> least_loss.Legal:
+            plain = by_pod_priority(workload, roster)
+            mask, band = plain.mask.copy(), plain.band.copy()
+            for unit, candidate in enumerate(roster.candidates):
+                admission = candidate.workload.admission
+                if admission is None or self.state.ledger.queue(admission.queue).root() is not tree:
+                    continue
+                mask[unit] = (
+                    candidate.workload.id in quota.candidates and not roster.protected[unit]
+                )
+                band[unit] = candidate.workload.priority
+            return least_loss.Legal(mask=mask, band=np.asarray(band))
+
+        return legal
+
+    def rule(self, quota: QuotaRoom, victim: WorkloadId) -> str:
+        return quota.rule(victim) if victim in quota.candidates else "PodPriority"
+
+    def legality_of_admitted(self, workload: Workload) -> Legality:
+        """For pods of a workload that holds quota already: nodes may be short again, after a node was lost."""
+        admission = workload.admission
+        if admission is None or admission.queue not in self.state.queues:
+            return by_pod_priority
+        usage: dict[tuple[str, str], int] = {
+            (flavor, resource): 0 for a in admission.assignments for resource, flavor in a.flavors
+        }
+        request = Request(
+            workload=workload,
+            queue=admission.queue,
+            usage=usage,
+            need=frozenset(usage),
+            preemption=self.state.queues[admission.queue].preemption,
+            policy=self.policy,
+            now=self.now,
+        )
+        return self.legality(QuotaRoom(self.state.ledger, request))

@@ -1,0 +1,209 @@
+"""Who uses what, kept up to date, and the one mutable thing of the engine.
+
+Every write goes through a journal while a `what_if()` is open, and is taken back when it closes, however it closes:
+
+    with ledger.what_if():
+        ledger.release(victim)
+        room = ledger.queue(name).fits(usage)
+    # the victim is back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from makeway.engine.quota import FlavorResource, QuotaNode, QuotaTree, Usage
+from makeway.model.queue import Cohort, CohortName, Queue, QueueName
+from makeway.model.workload import Admission, Workload, WorkloadId
+
+_ABSENT: Any = object()
+
+
+class Held:
+    """A workload with the quota it holds."""
+
+    __slots__ = ("queue", "usage", "workload")
+
+    def __init__(self, workload: Workload, queue: str, usage: Usage) -> None:
+        self.workload = workload
+        self.queue = queue
+        self.usage = usage
+
+    @property
+    def id(self) -> WorkloadId:
+        return self.workload.id
+
+    def uses(self, frs: Iterable[FlavorResource]) -> bool:
+        return any(fr in self.usage for fr in frs)
+
+
+def usage_of(workload: Workload, admission: Admission) -> dict[FlavorResource, int]:
+    """What an admission costs now: pods that are done give their part back."""
+    reclaimable = dict(workload.reclaimable)
+    counts = {pod_set.name: pod_set.count for pod_set in workload.pod_sets}
+    usage: dict[FlavorResource, int] = {}
+    for assignment in admission.assignments:
+        live = counts.get(assignment.pod_set, assignment.count) - reclaimable.get(
+            assignment.pod_set, 0
+        )
+        flavors = dict(assignment.flavors)
+        for resource, amount in assignment.usage:
+            flavor = flavors.get(resource)
+            if flavor is None:
+                continue
+            if assignment.count and live < assignment.count:
+                amount = amount // assignment.count * max(0, live)
+            usage[flavor, resource] = usage.get((flavor, resource), 0) + amount
+    return usage
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._held: dict[str, dict[WorkloadId, Held]] = {}  # by queue
+        self._queue_of: dict[WorkloadId, str] = {}
+        self._usage: dict[
+            str, dict[FlavorResource, int]
+        ] = {}  # by queue; shared with the tree's nodes
+        self._generation: dict[str, int] = {}
+        self._rebuilds = 0
+        self._journal: list[tuple[dict[Any, Any], Any, Any]] | None = None
+        self._tree = QuotaTree({}, {})
+
+    # -- asking --------------------------------------------------------------------------------------------------
+
+    @property
+    def tree(self) -> QuotaTree:
+        return self._tree
+
+    def queue(self, name: str) -> QuotaNode:
+        node = self._tree.queues.get(name)
+        if node is None:
+            node = self._tree.queue(name)
+            node.usage = self._usage.setdefault(name, {})
+        return node
+
+    def held_in(self, queue: str) -> Mapping[WorkloadId, Held]:
+        return self._held.get(queue, {})
+
+    def get(self, workload: WorkloadId) -> Held | None:
+        queue = self._queue_of.get(workload)
+        return None if queue is None else self._held[queue][workload]
+
+    def generation(self, queue: str) -> tuple[int, int]:
+        """Moves on when room may have appeared: somebody left the queue, or quotas changed."""
+        return self._rebuilds, self._generation.get(queue, 0)
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def rebuild(
+        self, queues: Mapping[QueueName, Queue], cohorts: Mapping[CohortName, Cohort]
+    ) -> None:
+        """New quotas, same usage."""
+        if self._journal is not None:
+            raise RuntimeError("the quota tree cannot change inside a what-if")
+        self._tree = QuotaTree(queues, cohorts)
+        for name, usage in self._usage.items():
+            self._tree.queue(name).usage = usage
+        for name, node in self._tree.queues.items():
+            self._usage.setdefault(name, node.usage)
+        self._tree.count_usage()
+        self._rebuilds += 1
+
+    def reserve(self, held: Held) -> None:
+        if held.id in self._queue_of:
+            self.release(held.id)
+        self._set(self._held.setdefault(held.queue, {}), held.id, held)
+        self._set(self._queue_of, held.id, held.queue)
+        self.add_usage(held.queue, held.usage)
+
+    def release(self, workload: WorkloadId) -> Held | None:
+        queue = self._queue_of.get(workload)
+        if queue is None:
+            return None
+        held = self._held[queue][workload]
+        self._delete(self._held[queue], workload)
+        self._delete(self._queue_of, workload)
+        self.remove_usage(queue, held.usage)
+        self._set(self._generation, queue, self._generation.get(queue, 0) + 1)
+        return held
+
+    def add_usage(self, queue: str, usage: Usage) -> None:
+        node = self.queue(queue)
+        for fr, amount in usage.items():
+            self._add(node, fr, amount)
+
+    def remove_usage(self, queue: str, usage: Usage) -> None:
+        node = self.queue(queue)
+        for fr, amount in usage.items():
+            self._remove(node, fr, amount)
+
+    def _add(self, node: QuotaNode, fr: FlavorResource, amount: int) -> None:
+        # The parent sees only what exceeds the part that this node keeps to itself.
+        current: QuotaNode | None = node
+        while current is not None and amount:
+            hidden = current.local_available(fr)
+            self._set(current.usage, fr, current.usage.get(fr, 0) + amount)
+            amount = max(0, amount - hidden)
+            current = current.parent
+
+    def _remove(self, node: QuotaNode, fr: FlavorResource, amount: int) -> None:
+        current: QuotaNode | None = node
+        while current is not None and amount:
+            seen_above = current.usage.get(fr, 0) - current.local.get(fr, 0)
+            left = current.usage.get(fr, 0) - amount
+            if left:
+                self._set(current.usage, fr, left)
+            else:
+                self._delete(current.usage, fr)
+            amount = max(0, min(amount, seen_above))
+            current = current.parent
+
+    # -- what if -------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def what_if(self) -> Iterator[None]:
+        """Everything written inside is undone at the end; what-ifs nest."""
+        outermost = self._journal is None
+        if self._journal is None:
+            self._journal = []
+        mark = len(self._journal)
+        try:
+            yield
+        finally:
+            self._undo_to(mark)
+            if outermost:
+                self._journal = None
+
+    def mark(self) -> int:
+        """Inside a what-if: a point that `back_to` can return to."""
+        if self._journal is None:
+            raise RuntimeError("mark() needs an open what_if()")
+        return len(self._journal)
+
+    def back_to(self, mark: int) -> None:
+        self._undo_to(mark)
+
+    def _undo_to(self, mark: int) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        while len(journal) > mark:
+            target, key, old = journal.pop()
+            if old is _ABSENT:
+                del target[key]
+            else:
+                target[key] = old
+
+    def _set(self, target: dict[Any, Any], key: Any, value: Any) -> None:
+        if self._journal is not None:
+            self._journal.append((target, key, target.get(key, _ABSENT)))
+        target[key] = value
+
+    def _delete(self, target: dict[Any, Any], key: Any) -> None:
+        if key not in target:
+            return
+        if self._journal is not None:
+            self._journal.append((target, key, target[key]))
+        del target[key]

@@ -1,0 +1,207 @@
+"""A head by itself: may it run here at all, on which flavors, and at whose expense?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from makeway.engine.demand import largest_step, smaller_counts
+from makeway.engine.entries import Entry
+from makeway.engine.flavors import Assigner, Mode, Offer, Possibility, Proposal, Tried
+from makeway.engine.joint import Joint
+from makeway.engine.ledger import Held, Ledger
+from makeway.engine.policy import Policy
+from makeway.engine.queueing import Requeue
+from makeway.engine.quota import FlavorResource, Usage, borrowing_height
+from makeway.engine.state import State
+from makeway.engine.victims.candidates import Request
+from makeway.engine.victims.policies import ChooseVictims, choice_of
+from makeway.engine.victims.spare import Victim
+from makeway.model.queue import QueueName
+from makeway.model.workload import Workload, WorkloadId
+
+NAMESPACE_MISMATCH = "workload namespace doesn't match ClusterQueue selector"
+
+
+class Nominator:
+    def __init__(
+        self, state: State, now: float, policy: Policy, joint: Joint | None = None
+    ) -> None:
+        self.state = state
+        self.now = now
+        self.policy = policy
+        self.joint = joint
+        self.choose: ChooseVictims = choice_of(policy)
+
+    def nominate(self, head: WorkloadId, queue: QueueName) -> Entry:
+        entry = Entry(self.state.workloads[head], queue)
+        if not self._refused(entry):
+            self._propose(entry)
+            entry.tried = entry.proposal.tried()
+        return entry
+
+    # -- may it run here at all? ---------------------------------------------------------------------------------
+
+    def _refused(self, entry: Entry) -> bool:
+        workload = entry.workload
+        if any(check.state in ("Retry", "Rejected") for check in workload.checks):
+            entry.wait(
+                Requeue.NOT_NOMINATED,
+                "checks",
+                "Misconfigured",
+                "The workload has failed admission checks",
+            )
+            return True
+        namespace = self.state.namespaces.get(workload.namespace)
+        selector = self.state.queues[entry.queue].namespace_selector
+        if namespace is None:
+            entry.wait(
+                Requeue.NOT_NOMINATED,
+                "misconfigured",
+                "Misconfigured",
+                f"Could not obtain workload namespace: {workload.namespace} not found",
+            )
+            return True
+        if selector is None or not selector.matches(namespace.labels):
+            entry.wait(
+                Requeue.NAMESPACE_MISMATCH, "misconfigured", "Misconfigured", NAMESPACE_MISMATCH
+            )
+            return True
+        return False
+
+    # -- which flavors, at whose expense? ------------------------------------------------------------------------
+
+    def _propose(self, entry: Entry) -> None:
+        assigner = self.assigner(entry.workload, entry.queue)
+        tried = self.state.tried_flavors(entry.workload, entry.queue)
+        full = assigner.assign(entry.workload, tried=tried)
+        victims = self.victims_for(entry.workload, entry.queue, full)
+        entry.propose(full, victims)
+        if not _gets_in(full, victims) and self.policy.partial_admission:
+            self._propose_smaller(entry, assigner, tried)
+
+    def _propose_smaller(self, entry: Entry, assigner: Assigner, tried: Tried) -> None:
+        """The largest size that gets in, victims allowed: by bisection, since a smaller size never fits worse."""
+        workload = entry.workload
+        low, high = 1, largest_step(workload)
+        best: tuple[Proposal, list[Victim], tuple[int, ...]] | None = None
+        while low <= high:
+            middle = (low + high) // 2
+            counts = smaller_counts(workload, middle)
+            proposal = assigner.assign(workload, counts=counts, tried=tried)
+            victims = self.victims_for(workload, entry.queue, proposal)
+            if _gets_in(proposal, victims):
+                best = (proposal, victims, counts)
+                high = middle - 1
+            else:
+                low = middle + 1
+        if best is not None:
+            entry.propose(*best)
+
+    def look_again(self, entry: Entry, without: Iterable[Held]) -> None:
+        """Earlier heads took some of its victims: with those gone, on the same flavors, what is needed now?"""
+        ledger = self.state.ledger
+        only = frozenset(entry.proposal.usage)
+        with ledger.what_if():
+            for held in without:
+                ledger.release(held.id)
+            assigner = self.assigner(entry.workload, entry.queue, only=only)
+            proposal = assigner.assign(entry.workload, counts=entry.counts)
+            victims = self.victims_for(entry.workload, entry.queue, proposal)
+        if proposal.mode is Mode.FIT:
+            proposal = msgspec.structs.replace(proposal, mode=Mode.DEFERRED_FIT)
+        entry.propose(proposal, victims, entry.counts)
+
+    def assigner(
+        self, workload: Workload, queue: QueueName, only: frozenset[FlavorResource] | None = None
+    ) -> Assigner:
+        return Assigner(
+            queue=self.state.queues[queue],
+            node=self.state.ledger.queue(queue),
+            flavors=self.state.flavors,
+            policy=self.policy,
+            oracle=lambda fr, amount: self._would_preemption_help(workload, queue, fr, amount),
+            only=only,
+        )
+
+    def victims_for(self, workload: Workload, queue: QueueName, proposal: Proposal) -> list[Victim]:
+        if proposal.mode is not Mode.PREEMPT:
+            return []
+        if self.joint is None or not self.policy.by_loss:
+            return self._choose(workload, queue, proposal.usage, proposal.need)
+        return self._by_loss(workload, queue, proposal, self.joint)
+
+    def _by_loss(
+        self, workload: Workload, queue: QueueName, proposal: Proposal, joint: Joint
+    ) -> list[Victim]:
+        """The cheapest for quota and nodes together. Only those that hold quota are named here; the rest falls with them."""
+        if not workload.preempts:
+            return []
+        room = joint.room_by_evicting(workload, queue, proposal)
+        if room is None:
+            # What this very cycle admitted can still be taken back: nobody falls.
+            found = self._choose(workload, queue, proposal.usage, proposal.need)
+            return found if all(self._just_admitted(victim) for victim in found) else []
+        quota = joint.quota_room(workload, queue, proposal, need=proposal.need)
+        ledger = self.state.ledger
+        chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
+        named = [
+            Victim(held, quota.rule(key))
+            for key, held in chosen
+            if held and key in quota.candidates
+        ]
+        if named:
+            return named
+        # Nobody new has to fall: those who are leaving free enough, as Kueue would list them.
+        return self._choose(workload, queue, proposal.usage, proposal.need)
+
+    def _just_admitted(self, victim: Victim) -> bool:
+        known = self.state.workloads.get(victim.held.id)
+        return known is not None and known.admission is None
+
+    def _choose(
+        self, workload: Workload, queue: QueueName, usage: Usage, need: frozenset[FlavorResource]
+    ) -> list[Victim]:
+        if not workload.preempts:
+            return []
+        request = Request(
+            workload=workload,
+            queue=queue,
+            usage=usage,
+            need=need,
+            preemption=self.state.queues[queue].preemption,
+            policy=self.policy,
+            now=self.now,
+            usable=self._is_usable,
+        )
+        return self.choose(self.state.ledger, request)
+
+    def _is_usable(self, queue: str) -> bool:
+        name = QueueName(queue)
+        return name in self.state.queues and self.state.is_active(name)
+
+    def _would_preemption_help(
+        self, workload: Workload, queue: QueueName, fr: FlavorResource, amount: int
+    ) -> Offer:
+        victims = self._choose(workload, queue, {fr: amount}, frozenset({fr}))
+        return offer_after(self.state.ledger, queue, fr, amount, victims)
+
+
+def offer_after(
+    ledger: Ledger, queue: str, fr: FlavorResource, amount: int, victims: list[Victim]
+) -> Offer:
+    """What a flavor offers once these victims are gone."""
+    node = ledger.queue(queue)
+    if not victims:
+        return Offer(Possibility.NO_CANDIDATES, borrowing_height(node, fr, amount)[0])
+    with ledger.what_if():
+        for victim in victims:
+            ledger.release(victim.held.id)
+        height, _ = borrowing_height(node, fr, amount)
+    own = any(victim.held.queue == queue for victim in victims)
+    return Offer(Possibility.PREEMPT if own else Possibility.RECLAIM, height)
+
+
+def _gets_in(proposal: Proposal, victims: list[Victim]) -> bool:
+    return proposal.mode is Mode.FIT or (proposal.mode is Mode.PREEMPT and bool(victims))

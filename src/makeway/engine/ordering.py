@@ -1,0 +1,86 @@
+"""Who goes next: every comparison written once, each ending in a tie-break that does not depend on luck.
+
+Keys sort ascending; smaller goes first.
+"""
+
+from __future__ import annotations
+
+from makeway.engine.policy import Policy
+from makeway.model.workload import Workload
+
+# A preempted lender queues just behind whoever took its quota back, so that the two do not swap for ever.
+_AFTER_RECLAIM_S = 0.001
+
+
+def queue_timestamp(workload: Workload, policy: Policy) -> float:
+    """The age a workload queues by: its creation, unless an eviction sent it to the back."""
+    if workload.evicted_at is not None:
+        if workload.evicted_reason == "AdmissionCheck":
+            return workload.evicted_at
+        slow_pods = workload.evicted_reason == "PodsReadyTimeout"
+        if slow_pods and policy.requeuing_timestamp == "Eviction":
+            return workload.evicted_at
+    if not policy.priority_within_cohort and _lost_borrowed_quota(workload):
+        return (workload.last_preemption_at or 0.0) + _AFTER_RECLAIM_S
+    return workload.created_at
+
+
+def _lost_borrowed_quota(workload: Workload) -> bool:
+    return (
+        workload.last_preemption_at is not None
+        and workload.last_preemption_reason == "InCohortReclaimWhileBorrowing"
+    )
+
+
+PendingKey = tuple[float, int, float, str, str]
+
+
+def pending_key(workload: Workload, policy: Policy, local_usage: float = 0.0) -> PendingKey:
+    """Inside one queue: the local queue that used least, then priority, age, uid."""
+    return (
+        local_usage,
+        -workload.priority,
+        queue_timestamp(workload, policy),
+        workload.uid,
+        workload.id,
+    )
+
+
+EntryKey = tuple[bool, bool, int, int, float, str]
+
+
+def entry_key(
+    workload: Workload, policy: Policy, *, borrowing: int, second_pass: bool, preemptor: bool
+) -> EntryKey:
+    """Heads of different queues: who needs least that is not its own, then priority, then age."""
+    return (
+        not second_pass,
+        not (policy.preemptors_first and preemptor),
+        borrowing,
+        -workload.priority if policy.priority_within_cohort else 0,
+        queue_timestamp(workload, policy),
+        workload.id,
+    )
+
+
+CandidateKey = tuple[bool, bool, float, int, float, str, str]
+
+
+def candidate_key(
+    workload: Workload, *, own_queue: bool, now: float, local_usage: float = 0.0
+) -> CandidateKey:
+    """Whom to ask first to step aside.
+
+    Who leaves anyway, then who uses other people's quota, then (where usage counts) the local queue that used most,
+    then the lowest priority, then the youngest: it has the least work to lose.
+    """
+    reserved_at = now if workload.admission is None else workload.admission.reserved_at
+    return (
+        workload.evicted_at is None,
+        own_queue,
+        -local_usage,
+        workload.priority,
+        -reserved_at,
+        workload.uid,
+        workload.id,
+    )

@@ -1,0 +1,625 @@
+"""The node half of a cycle: who gets which nodes, who steps aside for it, and which room is kept meanwhile.
+
+All of it is what-if work on the node table, undone when the cycle ends; the decisions are the only result. Room has three
+states for who asks: free now; free once those who are leaving are gone; free once somebody legal is evicted. Holds (room freed
+for somebody) count as taken for everybody of equal or lower priority.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import numpy as np
+
+from makeway.engine import filters, gang
+from makeway.engine.nodes import Vector
+from makeway.engine.occupancy import Occupancy, occupies, waits
+from makeway.engine.placement import Demand, Shortfall
+from makeway.engine.policy import Policy
+from makeway.engine.protection import protection_of
+from makeway.engine.victims import kube, least_loss
+from makeway.engine.victims.loss import loss_of, notice_of
+from makeway.engine.victims.oracle import QuotaTest
+from makeway.engine.victims.roster import Candidate, Roster
+from makeway.model.decision import Admit, Bind, Decision, Evict, Hold, Wait
+from makeway.model.node import NodeName
+from makeway.model.reason import Holder, Reason, Shortage
+from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape, Workload, WorkloadId
+
+Legality = Callable[[Workload, Roster], least_loss.Legal]
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to "is there room?": the places, and whom it takes."""
+
+    placement: tuple[Placed, ...]
+    victims: tuple[Candidate, ...] = ()
+    later: bool = False  # not before somebody is gone
+    loss_ms: int = 0
+    bound_ms: int = 0
+    steps: int = 0
+
+
+class Seating:
+    def __init__(
+        self,
+        occupancy: Occupancy,
+        workloads: dict[WorkloadId, Workload],
+        holds: dict[WorkloadId, Hold],
+        budgets: dict[str, Budget],
+        now: float,
+        policy: Policy,
+        usual_interval: Callable[[Workload], float | None],
+        history: dict[str, tuple[float, ...]],
+    ) -> None:
+        self.occupancy = occupancy
+        self.table = occupancy.table
+        self.placer = occupancy.placer
+        self.workloads = workloads
+        self.holds = dict(holds)
+        self.budgets = budgets
+        self.now = now
+        self.policy = policy
+        self.usual_interval = usual_interval
+        self.history = history
+        self.going: dict[PodId, Pod] = dict(occupancy.leaving)
+        self.fallen: set[tuple[WorkloadId, tuple[PodId, ...]]] = set()
+        self.ended_holds: list[WorkloadId] = []
+        self.wake_at: float | None = None
+        self._roster: Roster | None = None
+        self._verdicts: dict[tuple[PodShape, int], Reason] = {}
+
+    # --- the cycle's frame ---
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Everything decided inside is undone on the table when it closes."""
+        self.occupancy.refresh_mix()
+        with self.table.what_if():
+            for hold in list(self.holds.values()):
+                if hold.until <= self.now:
+                    del self.holds[hold.workload]
+                    self.ended_holds.append(hold.workload)
+                else:
+                    self._look_again(hold.until)
+                    self._take_hold(hold, 1)
+            yield
+
+    def _look_again(self, when: float) -> None:
+        if when > self.now:
+            self.wake_at = when if self.wake_at is None else min(self.wake_at, when)
+
+    def _take_hold(self, hold: Hold, sign: int) -> None:
+        for name, amount in self._held_room(hold):
+            row = self.table.row_of.get(name)
+            if row is not None:
+                self.table.take(row, amount * sign)
+
+    def _held_room(self, hold: Hold) -> list[tuple[NodeName, Vector]]:
+        workload = self.workloads.get(hold.workload)
+        if workload is None:
+            return []
+        shapes = {pod_set.name: pod_set.shape for pod_set in workload.pod_sets}
+        rooms = [
+            (placed.node, self.table.need(shapes[placed.pod_set]) * placed.count)
+            for placed in hold.placement
+            if placed.pod_set in shapes
+        ]
+        for nomination in hold.nominations:
+            pod = self.occupancy.pods.get(nomination.pod)
+            if pod is not None and not occupies(pod):
+                rooms.append((nomination.node, self.table.need(pod.shape)))
+        return rooms
+
+    @contextmanager
+    def _as_seen_by(self, workload: Workload) -> Iterator[None]:
+        """Its own hold, and those of lower priority, are open to it."""
+        with self.table.what_if():
+            for hold in self.holds.values():
+                holder = self.workloads.get(hold.workload)
+                if hold.workload == workload.id or (holder and holder.rank < workload.rank):
+                    self._take_hold(hold, -1)
+            yield
+
+    @contextmanager
+    def _once_they_are_gone(self) -> Iterator[None]:
+        """As it will be when everybody who is leaving has left."""
+        with self.table.what_if():
+            for pod in self.going.values():
+                row = self.table.row_of.get(pod.node) if pod.node is not None else None
+                if row is not None:
+                    self.table.lift(pod, row)
+            yield
+
+    # --- is there room? ---
+
+    def find_room(
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        legality: Legality,
+        quota: QuotaTest | None = None,
+        may_evict: bool = True,
+    ) -> Room | Shortfall:
+        """Places for every demand: now, once others have left, or at the price of victims."""
+        with self._as_seen_by(workload):
+            now = self.placer.place(demands)
+            if not isinstance(now, Shortfall) and (quota is None or quota.fits(frozenset())):
+                return Room(placement=now)
+            with self._once_they_are_gone():
+                soon = self.placer.place(demands)
+                if not isinstance(soon, Shortfall) and (quota is None or quota.fits(frozenset())):
+                    return Room(placement=soon, later=True)
+                if not may_evict or not workload.preempts:
+                    return (
+                        now
+                        if isinstance(now, Shortfall)
+                        else Shortfall(demand=demands[0], placed=0)
+                    )
+                victims = self._victims(workload, demands, legality, quota)
+        if victims is not None:
+            return Room(
+                placement=victims.placement,
+                victims=victims.chosen,
+                later=True,
+                loss_ms=victims.loss_ms,
+                bound_ms=victims.bound_ms,
+                steps=victims.steps,
+            )
+        return now if isinstance(now, Shortfall) else Shortfall(demand=demands[0], placed=0)
+
+    def room_without(
+        self, workload: Workload, demands: Sequence[Demand], victims: Sequence[Candidate]
+    ) -> Room | None:
+        """Where the demands go once these victims, and everybody who is leaving, are gone."""
+        with self._as_seen_by(workload), self._once_they_are_gone():
+            for victim in victims:
+                for pod in victim.pods:
+                    row = self.table.row_of.get(pod.node) if pod.node is not None else None
+                    if row is not None:
+                        self.table.lift(pod, row)
+            placement = self.placer.place(demands)
+        if isinstance(placement, Shortfall):
+            return None
+        loss_ms = sum(victim.loss_ms for victim in victims)
+        return Room(placement=placement, victims=tuple(victims), later=True, loss_ms=loss_ms)
+
+    def _victims(
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        legality: Legality,
+        quota: QuotaTest | None,
+    ) -> least_loss.Victims | None:
+        roster = self.roster
+        legal = self._banded(legality(workload, roster))
+        mask = legal.mask & ~self._already_fallen(roster)
+        if (
+            self.policy.victims == "kube"
+            and quota is None
+            and len(demands) == 1
+            and demands[0].count == 1
+        ):
+            return kube.find(
+                self.placer,
+                roster,
+                demands[0],
+                msgspec.structs.replace(legal, mask=mask),
+                self.budgets,
+                self.now,
+            )
+        return least_loss.find(
+            self.placer,
+            roster,
+            demands,
+            msgspec.structs.replace(legal, mask=mask),
+            quota=quota,
+            surplus=self._surplus,
+            budgets={b.id: b.allowed for b in self.budgets.values()}
+            if self.policy.budgets_are_hard
+            else None,
+            budget=self.policy.search_budget,
+        )
+
+    def _banded(self, legal: least_loss.Legal) -> least_loss.Legal:
+        if not self.policy.bands:
+            return legal
+        band = np.array([self.policy.band_of(p) for p in legal.band.tolist()], np.int64)
+        return msgspec.structs.replace(legal, band=band)
+
+    def _already_fallen(self, roster: Roster) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        mask = np.zeros(len(roster), np.bool_)
+        for key in self.fallen:
+            for unit in roster.by_workload.get(key[0], ()):
+                mine = {pod.id for pod in roster.candidates[unit].pods}
+                if not key[1] or mine & set(key[1]):
+                    mask[unit] = True
+        return mask
+
+    def place_some(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
+        """As many of these independent pods as there is room for now."""
+        placed: list[Placed] = []
+        with self._as_seen_by(workload):
+            for demand in demands:
+                result = self.placer.place([demand])
+                if isinstance(result, Shortfall) and result.placed:
+                    result = self.placer.place(
+                        [msgspec.structs.replace(demand, count=result.placed)]
+                    )
+                if not isinstance(result, Shortfall):
+                    placed += result
+                    self.take_rooms(demand.shape, result)
+        return tuple(placed)
+
+    def take_rooms(self, shape: PodShape, placement: Sequence[Placed], sign: int = 1) -> None:
+        """Count these places as taken for the rest of the cycle (-1: given back)."""
+        for place in placement:
+            need = self.table.need(shape) * (place.count * sign)
+            self.table.take(self.table.row_of[place.node], need)
+
+    # --- who could fall ---
+
+    @property
+    def roster(self) -> Roster:
+        if self._roster is None:
+            self._surplus: dict[WorkloadId, int] = {}
+            self._roster = Roster(self.table, list(self._candidates()))
+        return self._roster
+
+    def _candidates(self) -> Iterator[Candidate]:
+        for workload_id, members in self.occupancy.by_workload.items():
+            workload = self.workloads.get(workload_id)
+            if workload is None or workload.finished or workload.evicted_at is not None:
+                continue
+            if workload.foreign and not self.policy.evict_foreign:
+                continue
+            there = tuple(
+                pod
+                for pod in sorted(members.values(), key=lambda p: p.id)
+                if occupies(pod) and pod.gone_by is None
+            )
+            if not there:
+                continue
+            if workload.gang is None and workload.admission is None:
+                for pod in there:
+                    yield self._candidate(workload, (pod,), whole=False)
+                continue
+            yield self._candidate(workload, there, whole=True)
+            spare = gang.surplus_of(workload, there)
+            if spare:
+                self._surplus[workload_id] = spare
+                for pod in there:
+                    yield self._candidate(workload, (pod,), whole=False)
+
+    def _candidate(self, workload: Workload, pods: tuple[Pod, ...], *, whole: bool) -> Candidate:
+        loss = loss_of(
+            workload,
+            pods,
+            self.now,
+            usual_interval_s=self.usual_interval(workload),
+            cores_per_gpu=self.policy.cores_per_gpu,
+        )
+        protected = ""
+        if self.policy.victims == "least-loss":
+            protected, until = protection_of(workload, pods, self.now, self.policy, self.history)
+            if until is not None:
+                self._look_again(until)
+        return Candidate(
+            workload=workload,
+            pods=pods,
+            whole=whole,
+            loss_ms=round(loss * 1000),
+            started_at=max((pod.started_at or self.now for pod in pods), default=self.now),
+            budgets=tuple(
+                b.id for pod in pods for b in self.budgets.values() if _counts_for(b, pod)
+            ),
+            protected=protected,
+        )
+
+    # --- pods that have no node ---
+
+    def seat(self, workload: Workload, legality: Legality) -> list[Decision]:
+        """What to do about the pods of this workload that have no node."""
+        ask = gang.ask(workload, self.occupancy.members(workload.id))
+        if ask.missing:
+            return [Wait(workload=workload.id, reason=_incomplete(ask))]
+        decisions: list[Decision] = []
+        if ask.core:
+            decisions = self._seat_together(workload, ask.core, legality, may_evict=True)
+            if not isinstance(decisions[0], Admit):
+                return decisions
+        # Surplus members take free room and evict nobody; independent pods are each for themselves.
+        for pods in _alike(ask.surplus):
+            decisions += self._seat_each(workload, pods, legality, may_evict=workload.gang is None)
+        return _merged(decisions)
+
+    def _seat_each(
+        self, workload: Workload, pods: list[Pod], legality: Legality, *, may_evict: bool
+    ) -> list[Decision]:
+        decisions: list[Decision] = []
+        for pod in pods:
+            mine = self._seat_together(workload, [pod], legality, may_evict=may_evict)
+            decisions += mine
+            if not isinstance(mine[0], Admit):
+                break  # the others are alike: what stopped this one stops them
+        return decisions
+
+    def _seat_together(
+        self, workload: Workload, pods: Sequence[Pod], legality: Legality, *, may_evict: bool
+    ) -> list[Decision]:
+        """These pods, all or none: on the places they were promised, else wherever there is room."""
+        promised = self._promised_places(workload, pods)
+        if promised is not None:
+            return promised
+        demands = gang.demands_of(workload, pods)
+        waits_already = workload.id in self.holds
+        room = self.find_room(
+            workload, demands, legality, may_evict=may_evict and not waits_already
+        )
+        if isinstance(room, Shortfall) or (room.later and not may_evict):
+            if waits_already:
+                return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
+            shortfall = (
+                room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
+            )
+            return [
+                Wait(workload=workload.id, reason=self.why_not(workload, shortfall), parked=True)
+            ]
+        binds = gang.binds_of(demands, pods, room.placement)
+        if not room.later:
+            return [self._admit(workload, binds)]
+        if waits_already and not room.victims:
+            return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
+        return self.make_way(workload, room, nominations=binds)
+
+    def _admit(self, workload: Workload, binds: tuple[Bind, ...]) -> Admit:
+        self.take_places(binds)
+        self.end_hold(workload.id)
+        return Admit(workload=workload.id, binds=binds)
+
+    def _promised_places(self, workload: Workload, pods: Sequence[Pod]) -> list[Decision] | None:
+        """Bind to the nodes chosen at admission; None when the promise does not hold for all of these pods."""
+        if not workload.placement:
+            return None
+        left = self.occupancy.promised_places(workload)
+        binds: list[Bind] = []
+        free_now = True
+        for pod in pods:
+            node = self._promised_node(left, pod)
+            if node is None:
+                return None
+            left[pod.pod_set, node] -= 1
+            binds.append(Bind(pod=pod.id, node=node))
+            # The promise itself is counted as taken: the room is really free when nothing is overdrawn.
+            free_now = free_now and bool((self.table.free[self.table.row_of[node]] >= 0).all())
+        if not free_now:
+            return [Wait(workload=workload.id, reason=self._waiting_for_room(workload))]
+        self._keep_promise(binds)
+        return [Admit(workload=workload.id, binds=tuple(binds))]
+
+    def _promised_node(self, left: Counter[tuple[str, NodeName]], pod: Pod) -> NodeName | None:
+        for (pod_set, name), count in sorted(left.items()):
+            row = self.table.row_of.get(name)
+            if pod_set != pod.pod_set or count <= 0 or row is None:
+                continue
+            node = self.table.nodes[row]
+            if node is not None and not filters.site_verdict(pod.shape, node):
+                return name
+        return None
+
+    def _keep_promise(self, binds: Sequence[Bind]) -> None:
+        """The pod takes the room that was counted for it."""
+        for bind in binds:
+            pod = self.occupancy.pods[bind.pod]
+            row = self.table.row_of[bind.node]
+            self.table.take(row, -self.table.need(pod.shape))
+            self.table.put(msgspec.structs.replace(pod, node=bind.node), row)
+
+    def _waiting_for_room(self, workload: Workload) -> Reason:
+        leaving = sorted({pod.workload for pod in self.going.values()})
+        return Reason(
+            kind="waiting-for-victims",
+            kueue="WaitingForPreemptedWorkloads",
+            verdicts=self.why_not(workload, None).verdicts,
+            nodes_total=int(self.table.live.sum()),
+            holders=tuple(Holder(workload=w) for w in leaving),
+        )
+
+    def take_places(self, binds: Sequence[Bind]) -> None:
+        for bind in binds:
+            pod = self.occupancy.pods[bind.pod]
+            self.table.put(
+                msgspec.structs.replace(pod, node=bind.node), self.table.row_of[bind.node]
+            )
+
+    def end_hold(self, workload: WorkloadId) -> None:
+        hold = self.holds.pop(workload, None)
+        if hold is not None:
+            self._take_hold(hold, -1)
+            self.ended_holds.append(workload)
+
+    # --- making way ---
+
+    def make_way(
+        self,
+        workload: Workload,
+        room: Room,
+        *,
+        nominations: tuple[Bind, ...] = (),
+        placement: tuple[Placed, ...] = (),
+        rule: str = "priority",
+    ) -> list[Decision]:
+        """Evict the victims, hold the room, and say what it waits for."""
+        evicts: list[Decision] = []
+        longest = 0.0
+        for victim in room.victims:
+            notice = notice_of(victim.workload, victim.pods, self.policy.max_notice_s)
+            longest = max(longest, notice)
+            evicts.append(
+                Evict(
+                    workload=victim.workload.id,
+                    pods=() if victim.whole else tuple(pod.id for pod in victim.pods),
+                    preemptor=workload.id,
+                    reason=Reason(
+                        kind="preempted",
+                        preemptor=workload.id,
+                        rule=rule,
+                        loss=victim.loss_ms / 1000,
+                    ),
+                    loss=victim.loss_ms / 1000,
+                    notice_s=notice,
+                )
+            )
+            self.fallen.add(
+                (victim.workload.id, () if victim.whole else tuple(p.id for p in victim.pods))
+            )
+            self.going.update({pod.id: pod for pod in victim.pods})
+        gone_by = max([self.now + longest, *(pod.gone_by or 0.0 for pod in self.going.values())])
+        self.end_hold(workload.id)
+        hold = Hold(
+            workload=workload.id,
+            placement=placement,
+            nominations=nominations,
+            victims=tuple(dict.fromkeys(victim.workload.id for victim in room.victims)),
+            until=gone_by + self.policy.hold_s,
+            loss=room.loss_ms / 1000,
+            bound=room.bound_ms / 1000,
+            steps=room.steps,
+            rule=rule,
+        )
+        self.holds[workload.id] = hold
+        self._take_hold(hold, 1)
+        self._look_again(hold.until)
+        return [
+            *evicts,
+            hold,
+            Wait(workload=workload.id, reason=self._waiting_for_victims(workload)),
+        ]
+
+    def _waiting_for_victims(self, workload: Workload) -> Reason:
+        hold = self.holds[workload.id]
+        verdicts = self.why_not(workload, None).verdicts
+        return Reason(
+            kind="waiting-for-victims",
+            kueue="WaitingForPreemptedWorkloads",
+            verdicts=verdicts,
+            nodes_total=int(self.table.live.sum()),
+            holders=tuple(
+                Holder(workload=w, priority=self.workloads[w].priority)
+                for w in hold.victims
+                if w in self.workloads
+            ),
+            loss=hold.loss,
+            until=hold.until,
+        )
+
+    # --- why not ---
+
+    def why_not(self, workload: Workload, shortfall: Shortfall | None) -> Reason:
+        """What no node has, in kube-scheduler's words, and why evicting does not help."""
+        shape = shortfall.demand.shape if shortfall is not None else self._pending_shape(workload)
+        key = (shape, workload.rank)
+        known = self._verdicts.get(key)
+        if known is None:
+            known = self._verdicts[key] = self._explain_shape(workload, shape)
+        if shortfall is None or shortfall.demand.count == 1:
+            return known
+        return msgspec.structs.replace(
+            known,
+            shortages=(
+                Shortage(
+                    resource="pods",
+                    missing=shortfall.demand.count - shortfall.placed,
+                    requested=shortfall.demand.count,
+                    free=shortfall.placed,
+                    nodes=int(self.table.live.sum()),
+                ),
+            ),
+        )
+
+    def _pending_shape(self, workload: Workload) -> PodShape:
+        for pod in self.occupancy.members(workload.id):
+            if waits(pod):
+                return pod.shape
+        return workload.pod_sets[0].shape if workload.pod_sets else PodShape()
+
+    def _explain_shape(self, workload: Workload, shape: PodShape) -> Reason:
+        total = int(self.table.live.sum())
+        if shape.blocked:
+            return Reason(kind="no-nodes-fit", message=shape.blocked, nodes_total=total)
+        reason = Reason(
+            kind="no-nodes-fit", verdicts=filters.verdicts(self.table, shape), nodes_total=total
+        )
+        if not workload.preempts:
+            return msgspec.structs.replace(
+                reason,
+                kind="never-preempts",
+                not_eligible="not eligible due to preemptionPolicy=Never.",
+            )
+        return msgspec.structs.replace(
+            reason, even_after=kube.why_evicting_does_not_help(self.table, shape, workload.rank)
+        )
+
+
+def by_pod_priority(workload: Workload, roster: Roster) -> least_loss.Legal:
+    """No queue between them: pod priority strictly lower."""
+    mask = (roster.pod_priority < workload.rank) & ~roster.protected
+    return least_loss.Legal(mask=mask, band=roster.pod_priority)
+
+
+def _counts_for(budget: Budget, pod: Pod) -> bool:
+    return (
+        budget.namespace == pod.shape.namespace
+        and budget.selector is not None
+        and bool(budget.selector.requirements)
+        and bool(pod.shape.labels)
+        and pod.id.split("/", 1)[-1] not in budget.disrupted
+        and budget.selector.matches(dict(pod.shape.labels))
+    )
+
+
+def _alike(pods: Sequence[Pod]) -> list[list[Pod]]:
+    groups: dict[tuple[str, PodShape], list[Pod]] = {}
+    for pod in pods:
+        groups.setdefault((pod.pod_set, pod.shape), []).append(pod)
+    return list(groups.values())
+
+
+def _incomplete(ask: gang.Ask) -> Reason:
+    return Reason(
+        kind="gang-incomplete",
+        shortages=(
+            Shortage(
+                resource="pods",
+                missing=ask.missing,
+                requested=ask.minimum,
+                free=ask.minimum - ask.missing,
+            ),
+        ),
+    )
+
+
+def _merged(decisions: list[Decision]) -> list[Decision]:
+    """One Admit for all pods of a workload, and its reason to wait only if something waits."""
+    binds: list[Bind] = []
+    others: list[Decision] = []
+    waits: list[Wait] = []
+    for decision in decisions:
+        if isinstance(decision, Admit):
+            binds += decision.binds
+        elif isinstance(decision, Wait):
+            waits.append(decision)
+        else:
+            others.append(decision)
+    result: list[Decision] = []
+    if binds:
+        result.append(
+            Admit(
+                workload=next(d.workload for d in decisions if isinstance(d, Admit)),
+                binds=tuple(binds),
+            )
+        )
+    return [*result, *others, *waits[:1]]

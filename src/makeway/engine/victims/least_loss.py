@@ -1,0 +1,144 @@
+"""The default policy: among legal victim sets, the one that throws away the least work.
+
+Large uniform cases (many equal pods, victims on one node each) are solved exactly by arrays. Everything else goes through the
+search with its oracle, on the part of the cluster that could matter, with the arrays' lower bound as proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from makeway.engine.nodes import Mask, Vector
+from makeway.engine.placement import Demand, Placer, Shortfall
+from makeway.engine.victims import separable
+from makeway.engine.victims.oracle import QuotaTest, RoomOracle
+from makeway.engine.victims.roster import Candidate, Roster
+from makeway.engine.victims.search import BUDGET, Unit, cheapest
+from makeway.model.workload import Placed, WorkloadId
+
+_MOST_UNITS = 96  # more than this and the search looks only at the nodes that are cheapest to clear
+
+
+class Victims(msgspec.Struct, frozen=True, kw_only=True):
+    chosen: tuple[Candidate, ...]
+    placement: tuple[Placed, ...]
+    loss_ms: int
+    bound_ms: int
+    steps: int
+
+
+class Legal(msgspec.Struct, frozen=True, kw_only=True):
+    """Which units of the roster a preemptor may evict, and by which priority each counts."""
+
+    mask: Mask
+    band: Vector
+
+
+def find(
+    placer: Placer,
+    roster: Roster,
+    demands: Sequence[Demand],
+    legal: Legal,
+    *,
+    quota: QuotaTest | None = None,
+    surplus: Mapping[WorkloadId, int] | None = None,
+    budgets: Mapping[str, int] | None = None,
+    budget: int = BUDGET,
+) -> Victims | None:
+    """The cheapest legal victims after which every demand is placed; None: nothing helps, so nobody falls."""
+    if not legal.mask.any():
+        return None
+    units = np.flatnonzero(legal.mask).tolist()
+    oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
+    if oracle.plain:
+        allowed = separable.lowest_ceiling(
+            roster, oracle.need, oracle.suits, legal.mask, legal.band, demands[0].count
+        )
+        if allowed is None:
+            return None
+        quick = _by_arrays(oracle, allowed)
+        if quick is not None:
+            return quick
+    if len(units) > _MOST_UNITS:
+        units = _worth_a_look(oracle, legal)
+        oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
+    found = cheapest(_units(roster, units, legal), oracle, budget)
+    if found is None:
+        return None
+    return _victims(oracle, found.chosen, found.bound_ms, found.steps)
+
+
+def _worth_a_look(oracle: RoomOracle, legal: Legal) -> list[int]:
+    """Too many to search: those on the nodes that are cheapest to clear, and those that give quota back cheapest."""
+    roster = oracle.roster
+    units: set[int] = set()
+    if oracle.plain:
+        units.update(
+            separable.nearby_units(
+                roster, oracle.need, oracle.suits, legal.mask, oracle.demands[0].count, _MOST_UNITS
+            )
+        )
+    for cover in oracle.covers():
+        gained = 0
+        by_price = sorted(
+            (i for i in range(len(oracle.units)) if cover.gains[i] > 0),
+            key=lambda i: (
+                legal.band[oracle.units[i]],
+                roster.loss_ms[oracle.units[i]] / cover.gains[i],
+                i,
+            ),
+        )
+        for taken, i in enumerate(by_price):
+            if gained >= 2 * cover.need and taken >= _MOST_UNITS // 2:
+                break
+            units.add(oracle.units[i])
+            gained += cover.gains[i]
+    return sorted(units) if units else list(oracle.units)
+
+
+def _units(roster: Roster, units: Sequence[int], legal: Legal) -> list[Unit]:
+    position: dict[int | None, int] = {unit: i for i, unit in enumerate(units)}
+    return [
+        Unit(
+            band=int(legal.band[unit]),
+            loss_ms=int(roster.loss_ms[unit]),
+            rank=unit,
+            part_of=position.get(roster.part_of[unit]),
+        )
+        for unit in units
+    ]
+
+
+def _by_arrays(oracle: RoomOracle, allowed: Mask) -> Victims | None:
+    """The exact answer, where every unit named lives on one node and nothing but room decides."""
+    roster = oracle.roster
+    proposal = separable.propose(
+        roster, oracle.need, oracle.suits, allowed, oracle.demands[0].count
+    )
+    if proposal is None or not proposal.exact:
+        return None
+    position = {unit: i for i, unit in enumerate(oracle.units)}
+    chosen = tuple(position[unit] for unit in proposal.units)
+    gone = frozenset(chosen)
+    if not oracle.legal(gone) or (oracle.quota is not None and not oracle.fits(gone)):
+        return None
+    return _victims(oracle, chosen, proposal.bound_ms, 1)
+
+
+def _victims(
+    oracle: RoomOracle, chosen: Sequence[int], bound_ms: int, steps: int
+) -> Victims | None:
+    placement = oracle.place_without(frozenset(chosen)) if oracle.demands else ()
+    if isinstance(placement, Shortfall):
+        return None
+    candidates = tuple(oracle.roster.candidates[oracle.units[i]] for i in chosen)
+    return Victims(
+        chosen=candidates,
+        placement=placement,
+        loss_ms=sum(candidate.loss_ms for candidate in candidates),
+        bound_ms=bound_ms,
+        steps=steps,
+    )

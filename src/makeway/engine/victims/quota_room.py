@@ -1,0 +1,82 @@
+"""The quota half of the victims' oracle: does the request fit its queue once these are gone, and may they all be taken?
+
+A set is legal if in some order each victim passes its rule at its turn: who belongs to another queue may be taken only while
+that queue (and every cohort on the way) uses more than it owns. Taking the small ones first keeps a borrower borrowing longest,
+so that one order is tried. Units that may be reclaimed only without borrowing ask for a request within nominal quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from makeway.engine.ledger import Ledger
+from makeway.engine.victims.candidates import RULE_OF, Candidate, Request, Rule, legal_candidates
+from makeway.engine.victims.spare import fits
+from makeway.model.workload import WorkloadId
+
+
+class QuotaRoom:
+    """For one request, on the ledger as it stands (inside somebody's what-if)."""
+
+    def __init__(self, ledger: Ledger, request: Request) -> None:
+        self.ledger = ledger
+        self.request = request
+        self.candidates: dict[WorkloadId, Candidate] = {
+            candidate.held.id: candidate for candidate in legal_candidates(ledger, request).ordered
+        }
+
+    def rule(self, workload: WorkloadId) -> Rule:
+        return RULE_OF[self.candidates[workload].variant]
+
+    def fits(self, gone: frozenset[WorkloadId]) -> bool:
+        with self.ledger.what_if():
+            for workload in gone:
+                self.ledger.release(workload)
+            return fits(self.ledger, self.request, borrow=True)
+
+    def legal(self, gone: frozenset[WorkloadId]) -> bool:
+        mine = [self.candidates[workload] for workload in gone if workload in self.candidates]
+        with self.ledger.what_if():
+            if not self._each_at_its_turn(mine):
+                return False
+            if any(c.variant == "reclaim-without-borrowing" for c in mine):
+                return fits(self.ledger, self.request, borrow=False)
+        return True
+
+    def _each_at_its_turn(self, candidates: list[Candidate]) -> bool:
+        for candidate in sorted(candidates, key=self._size):
+            if candidate.variant != "within-queue" and not self._still_borrows(candidate):
+                return False
+            self.ledger.release(candidate.held.id)
+        return True
+
+    def _size(self, candidate: Candidate) -> tuple[int, str]:
+        needed = sum(
+            amount for fr, amount in candidate.held.usage.items() if fr in self.request.need
+        )
+        return needed, candidate.held.id
+
+    def _still_borrows(self, candidate: Candidate) -> bool:
+        if candidate.node.is_within_nominal(self.request.need):
+            return False
+        for cohort in candidate.node.ancestors():
+            if cohort is candidate.meets_at:
+                break
+            if cohort.is_within_nominal(self.request.need):
+                return False
+        return True
+
+    def covers(self, workloads: Sequence[WorkloadId]) -> list[tuple[int, tuple[int, ...]]]:
+        """What is missing of each flavor and resource must be given back by those who use it."""
+        queue = self.ledger.queue(self.request.queue)
+        result: list[tuple[int, tuple[int, ...]]] = []
+        for fr, amount in self.request.usage.items():
+            missing = amount - max(0, queue.available(fr))
+            if missing > 0:
+                gains = tuple(self._gain(workload, fr) for workload in workloads)
+                result.append((missing, gains))
+        return result
+
+    def _gain(self, workload: WorkloadId, fr: tuple[str, str]) -> int:
+        held = self.ledger.get(workload)
+        return held.usage.get(fr, 0) if held is not None else 0

@@ -1,0 +1,342 @@
+"""Victims for many equal pods at once: each node by itself has a price for taking one pod, two pods, …; then the cheapest mix.
+
+Where every unit lives on one node this is exact: a small knapsack a node, and a dynamic program over the nodes. Units that
+span nodes (gangs) enter with their price divided among their nodes; whoever evicts one pays at least that, so the result is a
+lower bound, and the units it names are a good first set.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from makeway.engine.nodes import Mask, Rows, Vector
+from makeway.engine.victims.roster import Roster
+
+_IMPOSSIBLE = 1 << 60
+_COUNT_BITS = 16  # the low bits of a price count units, so that equal loss prefers fewer
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    units: tuple[int, ...]
+    bound_ms: int
+    exact: bool
+
+
+def capacity(roster: Roster, need: Vector, suits: Mask, gone: Mask) -> Rows:
+    """How many pods fit on each row once these units are gone."""
+    asked = np.flatnonzero(need)
+    free = roster.table.free[:, asked] + roster.freed(gone)[:, asked]
+    counts = np.maximum((free // need[asked]).min(axis=1), 0)
+    return np.where(suits, counts, 0)
+
+
+def lowest_ceiling(
+    roster: Roster, need: Vector, suits: Mask, legal: Mask, bands_of: Vector, count: int
+) -> Mask | None:
+    """The legal units up to the lowest priority with which `count` pods fit; None if not even all of them suffice."""
+    bands = np.unique(bands_of[legal])
+    if not len(bands) or not _enough(roster, need, suits, legal, count):
+        return None
+    low, high = 0, len(bands) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if _enough(roster, need, suits, legal & (bands_of <= bands[middle]), count):
+            high = middle
+        else:
+            low = middle + 1
+    result: Mask = legal & (bands_of <= bands[low])
+    return result
+
+
+def _enough(roster: Roster, need: Vector, suits: Mask, gone: Mask, count: int) -> bool:
+    return int(np.minimum(capacity(roster, need, suits, gone), count).sum()) >= count
+
+
+def propose(
+    roster: Roster, need: Vector, suits: Mask, allowed: Mask, count: int
+) -> Proposal | None:
+    """The cheapest units out of `allowed` that make room for `count` pods."""
+    most = np.minimum(capacity(roster, need, suits, allowed), count)
+    already = np.minimum(capacity(roster, need, suits, np.zeros(len(roster), np.bool_)), count)
+    short = count - int(already.sum())
+    if int(most.sum()) < count:
+        return None
+    rows = np.flatnonzero(most > already)
+    rows = rows[np.argsort(roster.table.rank[rows])]
+    shops = _Shops(roster, need, allowed)
+    if short == 1:
+        return _one(roster, shops, rows, already)
+    room = np.minimum(most - already, short)[rows]
+    prices = shops.all_prices(rows, already[rows], room)
+    steps = np.diff(prices, axis=1)
+    if (np.diff(np.minimum(steps, _IMPOSSIBLE), axis=1) >= 0).all():
+        taken = _cheapest_steps(steps, short)
+    else:
+        taken = _best_mix(prices, short)
+    if taken is None:
+        return None
+    units: list[int] = []
+    price = 0
+    for i, pods in taken:
+        row = int(rows[i])
+        price += int(prices[i, pods])
+        units += shops.price(row, int(already[row]) + pods)[1]
+    return _proposal(roster, price, units)
+
+
+def _one(roster: Roster, shops: _Shops, rows: Rows, already: Rows) -> Proposal | None:
+    """One more pod: the cheapest node. Floors spare us a closer look at those that cannot be it."""
+    floors = shops.floors(rows, already[rows] + 1)
+    best: tuple[int, int] = (_IMPOSSIBLE, 0)
+    best_units: tuple[int, ...] = ()
+    for i in np.argsort(floors, kind="stable").tolist():
+        if floors[i] > best[0]:
+            break
+        price, units = shops.price(int(rows[i]), int(already[rows[i]]) + 1)
+        # Equal prices: the youngest fall; a unit's position in the roster says how young it is.
+        if (price, sum(units)) < best:
+            best, best_units = (price, sum(units)), units
+    return _proposal(roster, best[0], list(best_units)) if best[0] < _IMPOSSIBLE else None
+
+
+def _cheapest_steps(steps: Rows, short: int) -> list[tuple[int, int]] | None:
+    """Where each further pod on a node costs at least what the one before did, the cheapest single steps are the best."""
+    flat = steps.ravel()
+    picked = np.argsort(flat, kind="stable")[:short]
+    if len(picked) < short or flat[picked[-1]] >= _IMPOSSIBLE // 2:
+        return None
+    pods = np.bincount(picked // steps.shape[1], minlength=len(steps))
+    return [(i, int(pods[i])) for i in np.flatnonzero(pods).tolist()]
+
+
+def _best_mix(prices: Rows, short: int) -> list[tuple[int, int]] | None:
+    """A dynamic program over the nodes: the least price for 0..short further pods."""
+    best = np.full(short + 1, _IMPOSSIBLE, np.int64)
+    best[0] = 0
+    choices: list[Rows] = []
+    for of_node in prices:
+        options = np.full((len(of_node), short + 1), _IMPOSSIBLE, np.int64)
+        for pods, price in enumerate(of_node.tolist()[: short + 1]):
+            if price < _IMPOSSIBLE:
+                options[pods, pods:] = best[: short + 1 - pods] + price
+        choice = options.argmin(axis=0)
+        best = np.minimum(options[choice, np.arange(short + 1)], _IMPOSSIBLE)
+        choices.append(choice)
+    if best[short] >= _IMPOSSIBLE:
+        return None
+    taken: list[tuple[int, int]] = []
+    left = short
+    for i in range(len(prices) - 1, -1, -1):
+        pods = int(choices[i][left])
+        if pods:
+            taken.append((i, pods))
+            left -= pods
+    return taken
+
+
+def _proposal(roster: Roster, price: int, units: list[int]) -> Proposal:
+    chosen = tuple(sorted(set(units)))
+    exact = bool((roster.rows_of_unit[list(chosen)] <= 1).all()) if chosen else True
+    return Proposal(units=chosen, bound_ms=price >> _COUNT_BITS, exact=exact)
+
+
+def nearby_units(
+    roster: Roster, need: Vector, suits: Mask, allowed: Mask, count: int, most: int
+) -> list[int]:
+    """At most about `most` units, those of the rows that would be cheapest to clear, enough of them for the demand."""
+    shops = _Shops(roster, need, allowed)
+    room = capacity(roster, need, suits, allowed)
+    rows = np.flatnonzero(room > 0)
+    floors = shops.floors(rows, np.minimum(room[rows], count))
+    units: dict[int, None] = {}
+    made = 0
+    for i in np.lexsort((roster.table.rank[rows], floors)).tolist():
+        if made >= count and len(units) >= most:
+            break
+        row = int(rows[i])
+        units.update(dict.fromkeys(shops.units_on(row)))
+        made += int(room[row])
+    return sorted(units)
+
+
+class _Shops:
+    """What each node charges: the cheapest units there that make room for so many pods."""
+
+    def __init__(self, roster: Roster, need: Vector, allowed: Mask) -> None:
+        self.roster = roster
+        self.need = need
+        self.asked = np.flatnonzero(need)
+        usable = np.flatnonzero(allowed[roster.entry_unit])
+        units = roster.entry_unit[usable]
+        spans = np.maximum(roster.rows_of_unit[units], 1)
+        # A unit on several nodes costs each of them its part; the parts never add up to more than the whole.
+        price = ((roster.loss_ms[units] // spans) << _COUNT_BITS) + np.where(spans == 1, 1, 0)
+        order = np.lexsort((units, price, roster.entry_row[usable]))
+        self.entries = usable[order]
+        self.price_of_entry = price[order]
+        self.rows = roster.entry_row[self.entries]
+        self.start = np.searchsorted(self.rows, np.arange(len(roster.table.live) + 1))
+        self.running = np.concatenate([[0], np.cumsum(self.price_of_entry)])
+        gains = roster.entry_amount[self.entries][:, self.asked]
+        self.most_gain = np.zeros((len(roster.table.live), len(self.asked)), np.int64)
+        self.least_gain = np.full_like(self.most_gain, _IMPOSSIBLE)
+        if len(self.entries):
+            np.maximum.at(self.most_gain, self.rows, gains)
+            np.minimum.at(self.least_gain, self.rows, gains)
+        self._prices: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
+
+    def _missing(self, rows: Rows, pods: Rows) -> Rows:
+        free = self.roster.table.free[rows][:, self.asked]
+        missing: Rows = np.maximum(self.need[self.asked] * pods[:, None] - free, 0)
+        return missing
+
+    def floors(self, rows: Rows, pods: Rows) -> Rows:
+        """No set of units of the row costs less: so many of its cheapest as the largest gain would need."""
+        units = -(-self._missing(rows, pods) // np.maximum(self.most_gain[rows], 1))
+        fewest = np.where(self.most_gain[rows] > 0, units, np.where(units > 0, _IMPOSSIBLE, 0)).max(
+            axis=1
+        )
+        first, last = self.start[rows], self.start[rows + 1]
+        enough = fewest <= last - first
+        stop = np.where(enough, first + np.minimum(fewest, last - first), first)
+        floors: Rows = np.where(enough, self.running[stop] - self.running[first], _IMPOSSIBLE)
+        return floors
+
+    def all_prices(self, rows: Rows, already: Rows, room: Rows) -> Rows:
+        """Per row the price of 0, 1, 2, … further pods, as far as there is room for them."""
+        width = int(room.max()) + 1
+        prices = np.full((len(rows), width), _IMPOSSIBLE, np.int64)
+        prices[:, 0] = 0
+        for pods in range(1, width):
+            here = np.flatnonzero(room >= pods)
+            prices[here, pods] = self.floors(rows[here], already[here] + pods)
+            for i in here[~self._equal_gains(rows[here], already[here] + pods)].tolist():
+                prices[i, pods] = self.price(int(rows[i]), int(already[i]) + pods)[0]
+        return prices
+
+    def _equal_gains(self, rows: Rows, pods: Rows) -> Mask:
+        """Where the floor is the price: one resource is short, and every unit gives the same amount of it."""
+        short = self._missing(rows, pods) > 0
+        equal = (self.most_gain[rows] == self.least_gain[rows]) | ~short
+        result: Mask = (short.sum(axis=1) <= 1) & equal.all(axis=1)
+        return result
+
+    def units_on(self, row: int) -> list[int]:
+        entries = self.entries[self.start[row] : self.start[row + 1]]
+        units: list[int] = self.roster.entry_unit[entries].tolist()
+        return units
+
+    def price(self, row: int, pods: int) -> tuple[int, tuple[int, ...]]:
+        """The least price for `pods` pods in all on this row, and the units that it takes."""
+        known = self._prices.get((row, pods))
+        if known is None:
+            known = self._prices[row, pods] = self._cheapest(row, pods)
+        return known
+
+    def _cheapest(self, row: int, pods: int) -> tuple[int, tuple[int, ...]]:
+        entries = self.entries[self.start[row] : self.start[row + 1]]  # cheapest first
+        prices = self.price_of_entry[self.start[row] : self.start[row + 1]]
+        free = self.roster.table.free[row, self.asked]
+        missing = self.need[self.asked] * pods - free
+        short = missing > 0
+        gains = self.roster.entry_amount[entries][:, self.asked[short]]
+        units = self.roster.entry_unit[entries]
+        picked = cheapest_cover(missing[short], gains, prices)
+        if picked is None:
+            return _IMPOSSIBLE, ()
+        return int(prices[picked].sum()), tuple(int(units[i]) for i in picked)
+
+
+def cheapest_cover(missing: Vector, gains: Rows, prices: Vector) -> list[int] | None:
+    """Positions of the cheapest items whose gains cover what is missing in every column; None if none do."""
+    if not len(missing):
+        return []
+    if len(prices) == 0 or (gains.sum(axis=0) < missing).any():
+        return None
+    # Order by price and then position, so that equal sets come out the same whatever order they came in.
+    order = np.lexsort((np.arange(len(prices)), prices))
+    if len(missing) == 1:
+        column = gains[:, 0]
+        first = column[order[0]]
+        if (column == first).all():
+            return (
+                sorted(order[: -(-int(missing[0]) // int(first))].tolist()) if first > 0 else None
+            )
+    if (gains.sum(axis=0) - gains.min(axis=0) < missing).any() and len(prices) <= 1:
+        return list(range(len(prices)))
+    return _cover_by_search(missing.tolist(), gains.tolist(), prices.tolist(), order.tolist())
+
+
+_COVER_STEPS = 20_000
+
+
+def _cover_by_search(
+    missing: list[int], gains: list[list[int]], prices: list[int], order: list[int]
+) -> list[int] | None:
+    """Depth first over items from dear to cheap, sparing first, bounded by the fractional price of what is missing."""
+    dear = order[::-1]
+    best_price = sum(prices) + 1
+    best: list[int] | None = None
+    suffix = [[0] * len(missing) for _ in range(len(dear) + 1)]
+    for depth in range(len(dear) - 1, -1, -1):
+        suffix[depth] = [s + g for s, g in zip(suffix[depth + 1], gains[dear[depth]], strict=True)]
+    by_price = [
+        sorted((i for i in dear if gains[i][c] > 0), key=lambda i: prices[i] / gains[i][c])
+        for c in range(len(missing))
+    ]
+    place = {item: depth for depth, item in enumerate(dear)}
+    steps = 0
+    stack: list[tuple[int, int, tuple[int, ...], tuple[int, ...]]] = [(0, 0, tuple(missing), ())]
+    while stack:
+        depth, price, left, taken = stack.pop()
+        steps += 1
+        if all(amount <= 0 for amount in left):
+            if price < best_price:
+                best_price, best = price, list(taken)
+            continue
+        if depth == len(dear) or any(
+            amount > have for amount, have in zip(left, suffix[depth], strict=True)
+        ):
+            continue
+        floor = max(
+            _least(amount, by_price[c], c, gains, prices, place, depth)
+            for c, amount in enumerate(left)
+        )
+        if price + floor >= best_price or (steps > _COVER_STEPS and best is not None):
+            continue
+        item = dear[depth]
+        stack.append(
+            (
+                depth + 1,
+                price + prices[item],
+                tuple(a - g for a, g in zip(left, gains[item], strict=True)),
+                (*taken, item),
+            )
+        )
+        stack.append((depth + 1, price, left, taken))
+    return sorted(best) if best is not None else None
+
+
+def _least(
+    amount: int,
+    by_price: list[int],
+    column: int,
+    gains: list[list[int]],
+    prices: list[int],
+    place: dict[int, int],
+    depth: int,
+) -> int:
+    """The fractional price of covering one column with what is still undecided."""
+    total = 0
+    for item in by_price:
+        if amount <= 0:
+            break
+        if place[item] < depth:
+            continue
+        gain = gains[item][column]
+        if gain >= amount:
+            return total + prices[item] * amount // gain
+        total += prices[item]
+        amount -= gain
+    return total

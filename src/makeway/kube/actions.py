@@ -1,0 +1,121 @@
+"""What a reconcile asks for, as data: creates, patches, deletes, binds, and events to tell.
+
+Reconciles are pure functions that return these; `writer.py` carries them out. An event that belongs to a write is told
+only if the write succeeded, so that a repeated attempt does not tell twice what happened once.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from makeway.kinds.metadata import Json, Object, metadata, name, namespace, reference, uid
+from makeway.kube.resources import API_VERSIONS
+
+
+class Tell(msgspec.Struct, frozen=True, kw_only=True):
+    """An event about an object, in the name of the component whose users know it."""
+
+    about: Object
+    type: Literal["Normal", "Warning"] = "Normal"
+    reason: str
+    note: str
+    component: str
+    action: str = ""  # empty: the reason again
+    related: Object | None = None
+    once: bool = False  # a state that is seen again and again is told once, not counted
+
+
+class Create(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    obj: Object
+    then: tuple[Tell, ...] = ()
+
+
+class Patch(msgspec.Struct, frozen=True, kw_only=True):
+    """A merge patch unless said otherwise. `version` makes it fail rather than overwrite what was not seen."""
+
+    kind: str
+    namespace: str
+    name: str
+    body: Object
+    style: Literal["merge", "strategic"] = "merge"
+    subresource: str = ""
+    version: str = ""
+    then: tuple[Tell, ...] = ()
+
+
+class Delete(msgspec.Struct, frozen=True, kw_only=True):
+    """Of exactly this object, not of a later one with its name."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    grace_s: int | None = None
+    then: tuple[Tell, ...] = ()
+
+
+class BindPod(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    then: tuple[Tell, ...] = ()
+
+
+Action = Create | Patch | Delete | BindPod | Tell
+
+
+class Steps(msgspec.Struct, kw_only=True):
+    """What to do now, in this order, and when to look again if nothing happens before."""
+
+    actions: list[Action] = []
+    again_at: float | None = None
+
+    def look_again(self, at: float | None) -> None:
+        if at is not None:
+            self.again_at = at if self.again_at is None else min(self.again_at, at)
+
+
+def patch_status(kind: str, obj: Json, status: Object, *then: Tell) -> Patch:
+    """A change of the status that fails if somebody wrote the object meanwhile."""
+    return Patch(
+        kind=kind,
+        namespace=namespace(obj),
+        name=name(obj),
+        body={"status": status},
+        subresource="status",
+        version=str(metadata(obj).get("resourceVersion") or ""),
+        then=then,
+    )
+
+
+def patch_object(kind: str, obj: Json, body: Object, *then: Tell) -> Patch:
+    return Patch(
+        kind=kind,
+        namespace=namespace(obj),
+        name=name(obj),
+        body=body,
+        version=str(metadata(obj).get("resourceVersion") or ""),
+        then=then,
+    )
+
+
+def delete_object(kind: str, obj: Json, *then: Tell, grace_s: int | None = None) -> Delete:
+    return Delete(
+        kind=kind,
+        namespace=namespace(obj),
+        name=name(obj),
+        uid=uid(obj),
+        grace_s=grace_s,
+        then=then,
+    )
+
+
+def about(kind: str, obj: Json) -> Object:
+    """The reference that an event carries."""
+    found = reference(obj, API_VERSIONS[kind], kind.split(".", 1)[0])
+    version = metadata(obj).get("resourceVersion")
+    return found | {"resourceVersion": version} if version else found

@@ -1,0 +1,375 @@
+"""The one adapter for a cluster, real or embedded: watches into the local copy, reconciles, and plans into calls.
+
+A change in the copy marks what has to be looked at: jobs, pods, workloads, queues (the job framework), and what the engine
+must hear of. `settle` lets the framework take its steps until nothing is left to do; `apply` carries out a plan. Nothing is kept
+here that the API does not hold, except what costs only a second look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from makeway.client import ApiError, Client, Reflector
+from makeway.client.watch import DELETED
+from makeway.control.config import Configuration, policy_of
+from makeway.control.loop import Loop, OnCycle
+from makeway.control.ports import Clock
+from makeway.errors import UserError
+from makeway.kinds import pod
+from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
+from makeway.kube import jobs, pods, queues, standing, workloads
+from makeway.kube.actions import Action, Steps
+from makeway.kube.apply import Applier
+from makeway.kube.copy import LocalCopy
+from makeway.kube.preempting import reconcile_preemption
+from makeway.kube.preemptions import is_open
+from makeway.kube.projection import Projection
+from makeway.kube.resources import REQUIRED, RESOURCES
+from makeway.kube.world import World
+from makeway.kube.writer import Writer
+from makeway.model.decision import Evict, Plan
+from makeway.model.event import Event
+
+log = logging.getLogger(__name__)
+
+GATHER_S: Final = 0.003  # changes that come together are looked at together
+QUEUE_STATUS_EVERY_S: Final = 0.2
+LOOK_FOR_KINDS_EVERY_S: Final = 15.0
+FIRST_PAUSE_S: Final = 0.02
+LONGEST_PAUSE_S: Final = 10.0
+QUEUES: Final = ("ClusterQueue", "LocalQueue")
+
+Task = tuple[str, str]  # what to reconcile: kind of reconcile, key
+
+
+class KubeCluster:
+    def __init__(self, client: Client, config: Configuration, clock: Clock) -> None:
+        self.copy = LocalCopy()
+        self.world = World(self.copy, config)
+        names = frozenset(config.makeway.scheduler_names)
+        self.projection = Projection(self.world, lambda scheduler: not names or scheduler in names)
+        self.writer = Writer(client, self.copy, clock)
+        self.applier = Applier(self.world, self.projection)
+        self._client = client
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._tasks: dict[Task, None] = {}
+        self._timers: list[tuple[float, Task]] = []
+        self._due: dict[Task, float] = {}
+        self._troubles: dict[Task, int] = {}
+        self._written: dict[Task, float] = {}  # when a queue's status was written last
+        self._failures = 0
+        self._served: set[str] = set()
+        self.copy.listen(self._note)
+
+    # Watching
+
+    async def follow(self, group: asyncio.TaskGroup, synced: asyncio.Event) -> None:
+        """Watch all kinds that the API serves; the others when they appear."""
+        while True:
+            fresh = [k for k in RESOURCES if k not in self._served and await self._serves(k)]
+            missing = REQUIRED - self._served - set(fresh)
+            if missing:
+                raise UserError(f"the API does not serve {', '.join(sorted(missing))}.")
+            reflectors = [self._watch(kind, group) for kind in fresh]
+            for reflector in reflectors:
+                await reflector.synced.wait()
+            synced.set()
+            await asyncio.sleep(LOOK_FOR_KINDS_EVERY_S)
+
+    async def _serves(self, kind: str) -> bool:
+        resource = RESOURCES[kind]
+        root = f"/apis/{resource.group}" if resource.group else "/api"
+        try:
+            answer = await self._client.request("GET", f"{root}/{resource.version}")
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return any(r.get("name") == resource.plural for r in answer.get("resources") or [])
+
+    def _watch(self, kind: str, group: asyncio.TaskGroup) -> Reflector[Object]:
+        reflector: Reflector[Object] = Reflector(
+            self._client, RESOURCES[kind], partial(self._hear, kind)
+        )
+        group.create_task(reflector.run(), name=f"watch {kind}")
+        self._served.add(kind)
+        return reflector
+
+    def _hear(self, kind: str, change: str, obj: Object) -> None:
+        if change == DELETED:
+            self.copy.drop(kind, obj)
+        else:
+            self.copy.take(kind, obj)
+
+    # What a change asks to be looked at
+
+    def _note(self, kind: str, key_: str, before: Object | None, after: Object | None) -> None:
+        self._changed.set()
+        match kind:
+            case "Job":
+                self._mark("Job", key_)
+                if after is None and before is not None:
+                    self._mark_workloads(self.copy.by("workloads by owner", uid(before)))
+            case "Pod":
+                self._note_pod(before, after)
+            case "Workload":
+                self._note_workload(key_, before, after)
+            case "ClusterQueue":
+                self._mark("ClusterQueue", key_)
+                for door in self.copy.by("local queues by cluster queue", key_):
+                    self._note_door(key(door))
+                self._mark_workloads(self.copy.by("workloads by cluster queue", key_))
+                self._mark_all("ResourceFlavor")
+            case "LocalQueue":
+                self._note_door(key_)
+                self._mark("ClusterQueue", str(spec(after or before or {}).get("clusterQueue", "")))
+            case "ResourceFlavor" | "AdmissionCheck" | "Topology" | "Cohort":
+                self._mark(kind, key_)
+                self._mark_all("ClusterQueue")
+                self._mark_all("LocalQueue")
+                self._mark_workloads(
+                    w for w in self.copy.all("Workload") if not standing.has_quota(w)
+                )
+            case "PriorityClass" | "WorkloadPriorityClass":
+                self._mark_all("Job")
+                for one in self.copy.all("Pod"):
+                    self._mark_pod(one)
+                self._mark_workloads(self.copy.all("Workload"))
+            case "Preemption":
+                self._mark("Preemption", key_)
+
+    def _note_pod(self, before: Object | None, after: Object | None) -> None:
+        for state in (before, after):
+            if state is not None:
+                self._mark_pod(state)
+        if after is None and before is not None and pod.queued(before):
+            self._mark_workloads(self.copy.by("workloads by owner", uid(before)))
+        self._mark_open_preemptions()
+
+    def _mark_pod(self, one: Object) -> None:
+        group = pod.group_of(one)
+        if group is not None:
+            self._mark("Group", f"{group.namespace}/{group.name}")
+        elif pod.queued(one):
+            self._mark("Pod", key(one))
+
+    def _note_workload(self, key_: str, before: Object | None, after: Object | None) -> None:
+        self._mark("Workload", key_)
+        for state in (before, after):
+            if state is None:
+                continue
+            for owner in owners(state):
+                self._mark_owner(namespace(state), str(owner.get("kind")), str(owner.get("name")))
+            door = f"{namespace(state)}/{spec(state).get('queueName', '')}"
+            self._mark("LocalQueue", door)
+            local = self.copy.get("LocalQueue", door)
+            for queue in {
+                standing.cluster_queue(state),
+                str(spec(local or {}).get("clusterQueue", "")),
+            }:
+                if queue:
+                    self._mark("ClusterQueue", queue)
+        self._mark_open_preemptions()
+
+    def _mark_owner(self, space: str, kind: str, owner: str) -> None:
+        if kind == "Job":
+            self._mark("Job", f"{space}/{owner}")
+        elif kind == "Pod":
+            found = self.copy.get("Pod", f"{space}/{owner}")
+            if found is not None:
+                self._mark_pod(found)
+
+    def _note_door(self, key_: str) -> None:
+        self._mark("LocalQueue", key_)
+        self._mark_workloads(self.copy.by("workloads by local queue", key_))
+
+    def _mark_workloads(self, found: Iterable[Object]) -> None:
+        for workload in found:
+            self._mark("Workload", key(workload))
+
+    def _mark_all(self, kind: str) -> None:
+        for key_ in self.copy.keys(kind):
+            self._mark(kind, key_)
+
+    def _mark_open_preemptions(self) -> None:
+        for record in self.copy.all("Preemption"):
+            if is_open(record):
+                self._mark("Preemption", key(record))
+
+    def _mark(self, what: str, key_: str) -> None:
+        self._tasks[what, key_] = None
+
+    # Settling
+
+    async def settle(self) -> bool:
+        """One pass over everything marked; the changes it makes mark the next."""
+        now = self._clock.now()
+        self._ring(now)
+        marked, self._tasks = self._tasks, {}
+        work: list[tuple[Task, list[Action]]] = []
+        for task in marked:
+            if task[0] in QUEUES and self._too_soon(task, now):
+                continue
+            steps = self._steps(task, now)
+            if steps.again_at is not None:
+                self._at(max(steps.again_at, now + FIRST_PAUSE_S), task)
+            if steps.actions:
+                work.append((task, steps.actions))
+        if not work:
+            return bool(self._tasks)
+        done = await self.writer.run_all(actions for _, actions in work)
+        for (task, _), well in zip(work, done, strict=True):
+            self._written[task] = now
+            self._judge(task, well)
+        return True
+
+    def _steps(self, task: Task, now: float) -> Steps:
+        what, key_ = task
+        try:
+            return self._reconcile(what, key_, now)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            log.warning("%s %s cannot be reconciled: %r", what, key_, error)
+            return Steps()
+
+    def _reconcile(self, what: str, key_: str, now: float) -> Steps:
+        if what == "Group":
+            space, group = key_.split("/", 1)
+            return pods.reconcile_group(space, group, self.world, now)
+        found = self.copy.get(what, key_)
+        if found is None:
+            return Steps()
+        match what:
+            case "Job":
+                return (
+                    jobs.reconcile(found, self.world, now) if self.world.manages(found) else Steps()
+                )
+            case "Pod":
+                return pods.reconcile_one(found, self.world, now)
+            case "Workload":
+                return workloads.reconcile(found, self.world, now)
+            case "ClusterQueue":
+                return queues.reconcile_cluster_queue(found, self.world, now)
+            case "LocalQueue":
+                return queues.reconcile_local_queue(found, self.world, now)
+            case "ResourceFlavor":
+                return queues.reconcile_flavor(found, self.world)
+            case "Preemption":
+                return reconcile_preemption(found, self.world, now)
+            case _:
+                return Steps()
+
+    def _too_soon(self, task: Task, now: float) -> bool:
+        """Counts of a queue change with every workload: write them a few times a second, not a thousand."""
+        next_at = self._written.get(task, 0.0) + QUEUE_STATUS_EVERY_S
+        if now < next_at:
+            self._at(next_at, task)
+            return True
+        return False
+
+    def _judge(self, task: Task, well: bool) -> None:
+        if well:
+            self._troubles.pop(task, None)
+            return
+        failures = self._troubles[task] = self._troubles.get(task, 0) + 1
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 12))
+        self._at(self._clock.now() + pause, task)
+
+    def _at(self, when: float, task: Task) -> None:
+        if self._due.get(task, float("inf")) <= when:
+            return
+        self._due[task] = when
+        heapq.heappush(self._timers, (when, task))
+
+    def _ring(self, now: float) -> None:
+        while self._timers and self._timers[0][0] <= now:
+            when, task = heapq.heappop(self._timers)
+            if self._due.get(task) == when:
+                del self._due[task]
+                self._tasks[task] = None
+
+    # The port
+
+    async def wait(self, until: float | None) -> None:
+        pause = None if until is None else max(0.0, until - self._clock.now())
+        try:
+            await asyncio.wait_for(self._changed.wait(), pause)
+        except TimeoutError:
+            return
+        await asyncio.sleep(GATHER_S)
+        self._changed.clear()
+
+    def changes(self) -> Sequence[Event]:
+        return self.projection.drain()
+
+    def wake_at(self) -> float | None:
+        times = [self._timers[0][0]] if self._timers else []
+        if self.applier.later is not None:
+            times.append(self.applier.later)
+        return min(times, default=None)
+
+    @property
+    def idle(self) -> bool:
+        soon = self._clock.now() + QUEUE_STATUS_EVERY_S
+        near = bool(self._timers) and self._timers[0][0] <= soon
+        return not (self._tasks or self.projection.pending or near or self._changed.is_set())
+
+    async def apply(self, plan: Plan) -> None:
+        now = self._clock.now()
+        plan = await self._write_ahead(plan, now)
+        decided = self.applier.then(plan, now)
+        done = await self.writer.run_all(decided)
+        if all(done):
+            self._failures = 0
+            return
+        self._failures += 1
+        for decision in plan.decisions:
+            self.projection.remark(decision.workload)
+        await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 12)))
+
+    async def _write_ahead(self, plan: Plan, now: float) -> Plan:
+        """Preemptions are on record before the first victim is touched; who is not on record is spared for now."""
+        if "Preemption" not in self._served:
+            return plan
+        records = self.applier.first(plan, now)
+        unwritten = set()
+        for preemptor, actions in records.items():
+            if not await self.writer.run(actions):
+                unwritten.add(preemptor)
+        if not unwritten:
+            return plan
+        kept = tuple(
+            d for d in plan.decisions if not (isinstance(d, Evict) and d.preemptor in unwritten)
+        )
+        return msgspec.structs.replace(plan, decisions=kept)
+
+
+async def run_scheduler(
+    client: Client,
+    config: Configuration,
+    clock: Clock,
+    ready: asyncio.Event,
+    *,
+    on_cycle: OnCycle | None = None,
+    started: asyncio.Future[Loop] | None = None,
+) -> None:
+    """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
+    cluster = KubeCluster(client, config, clock)
+    loop = Loop(cluster, clock, policy_of(config), on_cycle=on_cycle)
+    synced = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(cluster.writer.tell_all(), name="events")
+        group.create_task(cluster.follow(group, synced), name="watches")
+        await synced.wait()
+        await loop.once()
+        if started is not None:
+            started.set_result(loop)
+        ready.set()
+        await loop.run()

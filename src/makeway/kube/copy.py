@@ -1,0 +1,133 @@
+"""The local copy: what the API holds, as far as we have heard, with the few indexes that reconciles ask.
+
+It hears from watches and from the answers to our own writes, whichever comes first; an older version never replaces a newer
+one, and what was deleted does not come back. So a decision that was just written is already part of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from makeway.kinds.metadata import Json, Object, key, metadata, uid
+
+Listener = Callable[[str, str, Object | None, Object | None], None]  # kind, key, before, after
+REMEMBERED_DELETES: Final = 50_000
+
+
+class Index:
+    """Objects of one kind by what `values` reads from them."""
+
+    def __init__(self, kind: str, values: Callable[[Json], Iterable[str]]) -> None:
+        self.kind = kind
+        self._values = values
+        self._keys: dict[str, dict[str, None]] = {}  # insertion order: the same answer each time
+
+    def remove(self, key_: str, obj: Json) -> None:
+        for value in self._values(obj):
+            keys = self._keys.get(value)
+            if keys is not None:
+                keys.pop(key_, None)
+                if not keys:
+                    del self._keys[value]
+
+    def add(self, key_: str, obj: Json) -> None:
+        for value in self._values(obj):
+            self._keys.setdefault(value, {})[key_] = None
+
+    def keys(self, value: str) -> list[str]:
+        return list(self._keys.get(value, ()))
+
+
+class LocalCopy:
+    def __init__(self) -> None:
+        self._objects: dict[str, dict[str, Object]] = {}
+        self._indexes: dict[str, Index] = {}
+        self._listeners: list[Listener] = []
+        self._deleted: dict[str, None] = {}  # uids, oldest first
+
+    def index(self, label: str, kind: str, values: Callable[[Json], Iterable[str]]) -> None:
+        self._indexes[label] = Index(kind, values)
+
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def get(self, kind: str, key_: str) -> Object | None:
+        return self._objects.get(kind, {}).get(key_)
+
+    def all(self, kind: str) -> Iterator[Object]:
+        return iter(self._objects.get(kind, {}).values())
+
+    def keys(self, kind: str) -> list[str]:
+        return list(self._objects.get(kind, {}))
+
+    def by(self, label: str, value: str) -> list[Object]:
+        index = self._indexes[label]
+        held = self._objects.get(index.kind, {})
+        return [held[key_] for key_ in index.keys(value)]
+
+    def take(self, kind: str, obj: Object) -> None:
+        """The object is now so, unless we know better."""
+        if uid(obj) in self._deleted:
+            return
+        held = self._objects.setdefault(kind, {})
+        key_ = key(obj)
+        known = held.get(key_)
+        if known is not None and uid(known) == uid(obj) and version(known) >= version(obj):
+            return
+        if known is not None:
+            self._unindex(kind, key_, known)
+        held[key_] = obj
+        for index in self._indexes.values():
+            if index.kind == kind:
+                index.add(key_, obj)
+        self._tell(kind, key_, known, obj)
+
+    def assume(self, kind: str, obj: Object) -> None:
+        """As `take`, for what must be so although no answer says it yet; any newer version replaces it."""
+        key_ = key(obj)
+        known = self.get(kind, key_)
+        if known is None or uid(known) != uid(obj):
+            return
+        self._unindex(kind, key_, known)
+        self._objects[kind][key_] = obj
+        for index in self._indexes.values():
+            if index.kind == kind:
+                index.add(key_, obj)
+        self._tell(kind, key_, known, obj)
+
+    def drop(self, kind: str, obj: Json) -> None:
+        """The object is gone."""
+        self._remember_delete(uid(obj))
+        held = self._objects.get(kind, {})
+        key_ = key(obj)
+        known = held.get(key_)
+        if known is None or (uid(obj) and uid(known) != uid(obj)):
+            return
+        del held[key_]
+        self._unindex(kind, key_, known)
+        self._tell(kind, key_, known, None)
+
+    def _unindex(self, kind: str, key_: str, obj: Object) -> None:
+        for index in self._indexes.values():
+            if index.kind == kind:
+                index.remove(key_, obj)
+
+    def _tell(self, kind: str, key_: str, before: Object | None, after: Object | None) -> None:
+        for listener in self._listeners:
+            listener(kind, key_, before, after)
+
+    def _remember_delete(self, gone: str) -> None:
+        if not gone:
+            return
+        self._deleted[gone] = None
+        if len(self._deleted) > REMEMBERED_DELETES:
+            del self._deleted[next(iter(self._deleted))]
+
+
+def version(obj: Json) -> int:
+    """Versions of one server are comparable numbers."""
+    try:
+        return int(metadata(obj).get("resourceVersion") or 0)
+    except ValueError:
+        return 0

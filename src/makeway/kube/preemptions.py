@@ -1,0 +1,164 @@
+"""`Preemption` objects: what is written down before the first victim is touched.
+
+While one is open it is also the hold: the room that its victims leave is kept for the workload that asked. After a restart
+the open ones are read back, and what was begun is finished. Closed ones stay as the record of who was evicted for whom.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final
+
+from makeway.control.clock import timestamp
+from makeway.kinds.metadata import Json, Object, seconds, spec, status
+from makeway.kube.resources import API_VERSIONS
+from makeway.model.decision import Bind, Evict, Hold
+from makeway.model.node import NodeName
+from makeway.model.queue import FlavorName, QueueName
+from makeway.model.resources import amount_of, format_amount
+from makeway.model.workload import Admission, Assignment, Placed, PodId, WorkloadId
+
+KIND: Final = "Preemption"
+OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
+
+
+def preemption_name(preemptor_uid: str, attempt: int) -> str:
+    """The same for the same attempt: created twice it is one object."""
+    digest = hashlib.sha256(f"{preemptor_uid}/{attempt}".encode()).hexdigest()[:10]
+    return f"preemption-{digest}-{attempt}"
+
+
+def is_open(obj: Json) -> bool:
+    return str(status(obj).get("phase") or "") in OPEN
+
+
+def compose(
+    hold: Hold,
+    evicts: Iterable[Evict],
+    *,
+    attempt: int,
+    preemptor_uid: str,
+    home: str,
+    uids: dict[str, str],
+    now: float,
+) -> Object:
+    """The record of a preemption that is about to begin."""
+    victims = [
+        {
+            "workload": evict.workload,
+            "uid": uids.get(evict.workload, ""),
+            "pods": list(evict.pods),
+            "rule": evict.reason.rule or evict.reason.kueue,
+            "lossGPUSeconds": round(evict.loss, 3),
+            "noticeSeconds": evict.notice_s,
+        }
+        for evict in evicts
+    ]
+    return {
+        "apiVersion": API_VERSIONS[KIND],
+        "kind": KIND,
+        "metadata": {"namespace": home, "name": preemption_name(preemptor_uid, attempt)},
+        "spec": {
+            "preemptor": {"workload": hold.workload, "uid": preemptor_uid},
+            "rule": hold.rule,
+            "victims": victims,
+            "lossGPUSeconds": round(hold.loss, 3),
+            "provenBoundGPUSeconds": None if hold.bound is None else round(hold.bound, 3),
+            "searchSteps": hold.steps,
+            "plannedAt": timestamp(now),
+            "hold": _hold_json(hold),
+        },
+    }
+
+
+def _hold_json(hold: Hold) -> Object:
+    room: Object = {"until": timestamp(hold.until)}
+    if hold.queue:
+        room["clusterQueue"] = hold.queue
+    if hold.admission is not None:
+        room["admission"] = [
+            {
+                "podSet": given.pod_set,
+                "flavors": dict(given.flavors),
+                "usage": {r: format_amount(r, a) for r, a in given.usage},
+                "count": given.count,
+            }
+            for given in hold.admission.assignments
+        ]
+    if hold.placement:
+        room["placement"] = [
+            {"podSet": p.pod_set, "node": p.node, "count": p.count} for p in hold.placement
+        ]
+    if hold.nominations:
+        room["nominations"] = [{"pod": b.pod, "node": b.node} for b in hold.nominations]
+    return room
+
+
+def hold_from(obj: Json) -> Hold | None:
+    """The hold that an open Preemption stands for."""
+    if not is_open(obj):
+        return None
+    said = spec(obj)
+    room = said.get("hold") or {}
+    queue = room.get("clusterQueue")
+    return Hold(
+        workload=WorkloadId(str((said.get("preemptor") or {}).get("workload") or "")),
+        queue=QueueName(queue) if queue else None,
+        admission=_admission(room, queue),
+        placement=tuple(
+            Placed(pod_set=p["podSet"], node=NodeName(p["node"]), count=int(p["count"]))
+            for p in room.get("placement") or []
+        ),
+        nominations=tuple(
+            Bind(pod=PodId(b["pod"]), node=NodeName(b["node"]))
+            for b in room.get("nominations") or []
+        ),
+        victims=tuple(WorkloadId(v["workload"]) for v in said.get("victims") or []),
+        until=seconds(room.get("until")) or 0.0,
+        loss=float(said.get("lossGPUSeconds") or 0.0),
+        rule=str(said.get("rule") or ""),
+    )
+
+
+def _admission(room: Json, queue: str | None) -> Admission | None:
+    if not queue or not room.get("admission"):
+        return None
+    return Admission(
+        queue=QueueName(queue),
+        assignments=tuple(
+            Assignment(
+                pod_set=given["podSet"],
+                flavors=tuple(sorted((r, FlavorName(f)) for r, f in given["flavors"].items())),
+                usage=tuple(sorted((r, amount_of(r, q)) for r, q in given["usage"].items())),
+                count=int(given["count"]),
+            )
+            for given in room["admission"]
+        ),
+        reserved_at=0.0,
+        admitted=False,
+    )
+
+
+def attempts(known: Iterable[Json], preemptor_uid: str) -> int:
+    """How many preemptions this workload asked for so far."""
+    return sum((spec(o).get("preemptor") or {}).get("uid") == preemptor_uid for o in known)
+
+
+def covers(obj: Json, preemptor: str, evicts: Iterable[Evict]) -> bool:
+    """An open record for this workload that names these victims already: a restart found it."""
+    said = spec(obj)
+    if not is_open(obj) or (said.get("preemptor") or {}).get("workload") != preemptor:
+        return False
+    named = {v["workload"] for v in said.get("victims") or []}
+    return {evict.workload for evict in evicts} <= named
+
+
+def progress(obj: Json, phase: str, message: str, now: float) -> Object:
+    """The status of a preemption on its way; nothing when it is there already."""
+    if status(obj).get("phase") == phase and status(obj).get("message") == message:
+        return {}
+    change: Object = {"phase": phase, "message": message}
+    if phase not in OPEN:
+        change["completedAt"] = timestamp(now)
+    return change

@@ -1,0 +1,397 @@
+"""From API objects to the engine's: what changed in the local copy becomes events of the model.
+
+A change of one object may change several of the engine's: a pod also its gang, a Job also its Workload. So a change only marks
+what has to be derived anew; `drain` derives each marked thing once, and tells the engine what came out differently.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from makeway.errors import UserError
+from makeway.kinds import (
+    admissioncheck,
+    clusterqueue,
+    cohort,
+    job,
+    localqueue,
+    node,
+    pod,
+    podgroup,
+    resourceflavor,
+    topology,
+    workload,
+)
+from makeway.kinds import namespace as namespaces
+from makeway.kinds.metadata import (
+    PODSET,
+    WORKLOAD,
+    Json,
+    Object,
+    annotations_of,
+    controller,
+    created_at,
+    key,
+    labels,
+    metadata,
+    name,
+    namespace,
+    spec,
+    uid,
+)
+from makeway.kinds.promises import (
+    PLACEMENT,
+    PREFIX,
+    checkpoint,
+    min_pods,
+    placed_by_others,
+)
+from makeway.kube import preemptions, standing
+from makeway.kube.resources import POD_GROUPS
+from makeway.kube.world import World
+from makeway.model.decision import Hold
+from makeway.model.event import Event, Namespace, Remove, Upsert
+from makeway.model.event import Object as ModelObject
+from makeway.model.node import Node, NodeName, Topology
+from makeway.model.queue import AdmissionCheck, Cohort, Flavor, LocalQueue, Queue
+from makeway.model.workload import (
+    Budget,
+    Gang,
+    Placed,
+    Pod,
+    PodSet,
+    Workload,
+    WorkloadId,
+)
+
+log = logging.getLogger(__name__)
+
+# Kinds that become exactly one model object of their own.
+SIMPLE: Final[dict[str, tuple[type[Any], Callable[[Json], ModelObject]]]] = {
+    "Node": (Node, node.node_from),
+    "Namespace": (Namespace, namespaces.read),
+    "PodDisruptionBudget": (Budget, node.budget_from),
+    "ClusterQueue": (Queue, clusterqueue.read),
+    "LocalQueue": (LocalQueue, localqueue.read),
+    "Cohort": (Cohort, cohort.read),
+    "ResourceFlavor": (Flavor, resourceflavor.read),
+    "Topology": (Topology, topology.read),
+    "AdmissionCheck": (AdmissionCheck, admissioncheck.read),
+}
+# Jobs whose pods only make sense together; a Job counts when it is indexed.
+GANG_OWNERS: Final = frozenset(
+    {"JobSet", "PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob"}
+    | {"RayJob", "RayCluster", "LeaderWorkerSet"}
+)
+
+
+class Projection:
+    def __init__(self, world: World, ours: Callable[[str], bool]) -> None:
+        self._world = world
+        self._ours = ours
+        self._copy = world.copy
+        self._marked: dict[tuple[str, str], None] = {}
+        self._known: dict[tuple[type[Any], str], ModelObject] = {}
+        # Nodes chosen for pods that the API has not seen yet; see `assume_placement`.
+        self._assumed: dict[str, tuple[Placed, ...]] = {}
+        self.faults: dict[str, str] = {}  # objects that cannot be read, and why
+        self._copy.listen(self._note)
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._marked)
+
+    def known(self, kind: type[Any], key_: str) -> ModelObject | None:
+        """What the engine was told last."""
+        return self._known.get((kind, key_))
+
+    def assume_placement(self, workload_id: str, placement: tuple[Placed, ...]) -> None:
+        """Decided, and kept in mind until its pods exist: written down only where losing it would break a gang."""
+        self._assumed[workload_id] = placement
+        self._mark("workload", workload_id)
+
+    def remark(self, workload_id: str) -> None:
+        """Tell the engine again: what it decided could not be done."""
+        self._known.pop((Workload, workload_id), None)
+        self._mark("workload", workload_id)
+
+    # What a change touches
+
+    def _mark(self, what: str, key_: str) -> None:
+        self._marked[what, key_] = None
+
+    def _note(self, kind: str, key_: str, before: Object | None, after: Object | None) -> None:
+        if kind in SIMPLE:
+            self._mark(kind, key_)
+            if kind == "Namespace":
+                for found in self._copy.by("workloads by namespace", key_):
+                    self._mark("workload", key(found))
+        elif kind == "Workload":
+            self._mark("workload", key_)
+        elif kind == "Pod":
+            self._mark("pod", key_)
+            for state in (before, after):
+                if state is not None:
+                    self._mark("workload", self.workload_of(state)[0])
+        elif kind == "Job":
+            self._note_job(after or before or {})
+        elif kind in POD_GROUPS:
+            for member in self._copy.by("pods by gang", key_):
+                self._mark("pod", key(member))
+                self._mark("workload", self.workload_of(member)[0])
+            self._mark("workload", key_)
+        elif kind == "Preemption":
+            self._mark("hold", key_)
+
+    def _note_job(self, changed: Json) -> None:
+        for owned in self._copy.by("workloads by owner", uid(changed)):
+            self._mark("workload", key(owned))
+        for child in self._copy.by("children", uid(changed)):
+            self._mark("pod", key(child))
+            self._mark("workload", self.workload_of(child)[0])
+
+    # Deriving
+
+    def drain(self) -> list[Event]:
+        events: list[Event] = []
+        while self._marked:
+            marked, self._marked = self._marked, {}
+            for what, key_ in marked:
+                self._derive(what, key_, events)
+        return events
+
+    def _derive(self, what: str, key_: str, events: list[Event]) -> None:
+        try:
+            if what == "workload":
+                self._tell(Workload, key_, self._workload(key_), events)
+            elif what == "pod":
+                self._tell(Pod, key_, self._pod(key_), events)
+            elif what == "hold":
+                self._tell_hold(key_, events)
+            else:
+                kind, read = SIMPLE[what]
+                found = self._copy.get(what, key_)
+                self._tell(kind, key_, read(found) if found is not None else None, events)
+            self.faults.pop(f"{what} {key_}", None)
+        except (UserError, KeyError, TypeError, ValueError) as error:
+            # One object of a strange shape must not hide all the others; what is known of it stays.
+            self.faults[f"{what} {key_}"] = str(error)
+            log.warning("%s %s cannot be read: %s", what, key_, error)
+
+    def _tell(
+        self, kind: type[Any], key_: str, obj: ModelObject | None, events: list[Event]
+    ) -> None:
+        known = self._known.get((kind, key_))
+        if obj == known:
+            return
+        if obj is None:
+            del self._known[kind, key_]
+            events.append(Remove(type=kind, key=key_))
+        else:
+            self._known[kind, key_] = obj
+            events.append(Upsert(obj=obj))
+
+    def _tell_hold(self, key_: str, events: list[Event]) -> None:
+        """Holds are known by who they are for; only the newest open one of a workload counts."""
+        found = self._copy.get("Preemption", key_)
+        holder = str((spec(found or {}).get("preemptor") or {}).get("workload") or "")
+        if found is None:
+            holder = next(
+                (k for (t, k), o in self._known.items() if t is Hold and self._is_from(o, key_)), ""
+            )
+        if holder:
+            self._tell(Hold, holder, self._newest_hold(holder), events)
+
+    def _is_from(self, hold: ModelObject, key_: str) -> bool:
+        return isinstance(hold, Hold) and key_.split("/", 1)[0] in hold.workload
+
+    def _newest_hold(self, workload_id: str) -> Hold | None:
+        open_ones = [
+            (created_at(obj), name(obj), hold)
+            for obj in self._copy.all("Preemption")
+            if (hold := preemptions.hold_from(obj)) is not None and hold.workload == workload_id
+        ]
+        return max(open_ones, key=lambda entry: entry[:2])[2] if open_ones else None
+
+    # Pods
+
+    def workload_of(self, one: Json) -> tuple[WorkloadId, str]:
+        """The workload a pod belongs to, and its pod set there."""
+        space = namespace(one)
+        started = annotations_of(one).get(WORKLOAD)
+        if started:
+            return WorkloadId(f"{space}/{started}"), labels(one).get(PODSET, "main")
+        if pod.queued(one):
+            role = podgroup.role_hash(one) if pod.group_name(one) else "main"
+            return WorkloadId(f"{space}/{pod.workload_of_queued(one)}"), role
+        gang = podgroup.gang_of(one)
+        if gang is not None and self._is_gang(gang):
+            return self._gang_id(gang), gang
+        parent = self._indexed_parent(one)
+        if parent is not None:
+            return WorkloadId(key(parent)), "main"
+        return WorkloadId(key(one)), "main"
+
+    def _is_gang(self, gang: str) -> bool:
+        groups = list(self._world.pod_groups(gang))
+        return not groups or any(group.minimum is not None for group in groups)
+
+    def _gang_id(self, gang: str) -> WorkloadId:
+        group = next(iter(self._world.pod_groups(gang)), None)
+        members = self._copy.by("pods by gang", gang)
+        return podgroup.workload_id_of_gang(gang, group, members)
+
+    def _indexed_parent(self, one: Json) -> Object | None:
+        """The Job of an unqueued pod, if its pods belong together."""
+        parent = self._parent_job(one)
+        if parent is None or not job.indexed(parent) or self._world.manages(parent):
+            return None
+        return parent
+
+    def _parent_job(self, one: Json) -> Object | None:
+        owner = controller(one)
+        if owner is None or owner.get("kind") != "Job":
+            return None
+        return self._copy.get("Job", f"{namespace(one)}/{owner.get('name')}")
+
+    def _pod(self, key_: str) -> Pod | None:
+        found = self._copy.get("Pod", key_)
+        if found is None:
+            return None
+        return pod.pod_from(found, *self.workload_of(found))
+
+    # Workloads
+
+    def _workload(self, key_: str) -> Workload | None:
+        found = self._copy.get("Workload", key_)
+        if found is not None:
+            return self._queued(found)
+        gang = self._gang(key_)
+        if gang is not None:
+            return gang
+        parent = self._copy.get("Job", key_)
+        if parent is not None and job.indexed(parent) and not self._world.manages(parent):
+            return self._indexed_job(parent)
+        alone = self._copy.get("Pod", key_)
+        if alone is not None and self.workload_of(alone)[0] == key_:
+            return self._lone(alone)
+        return None
+
+    def _lone(self, one: Json) -> Workload:
+        found = pod.lone_workload(one, ours=self._ours(pod.scheduler_name(one)))
+        parent = self._parent_job(one)
+        if parent is not None and self._world.manages(parent):
+            return msgspec.structs.replace(found, held_back="its Job is not admitted")
+        return found
+
+    def _gang(self, key_: str) -> Workload | None:
+        names = key_.split(",")
+        members = [self._member(gang) for gang in names]
+        present = [m for m in members if m.pods]
+        if not present or self.workload_of(present[0].pods[0])[0] != key_:
+            return None
+        ours = all(self._ours(pod.scheduler_name(p)) for m in present for p in m.pods)
+        return podgroup.gang_workload(WorkloadId(key_), present, ours=ours, expected=names)
+
+    def _member(self, gang: str) -> podgroup.Member:
+        pods = [p for p in self._copy.by("pods by gang", gang) if not pod.queued(p)]
+        return podgroup.Member(
+            gang=gang,
+            group=next(iter(self._world.pod_groups(gang)), None),
+            pods=tuple(sorted(pods, key=lambda p: (created_at(p), name(p)))),
+        )
+
+    def _indexed_job(self, parent: Json) -> Workload | None:
+        pods = sorted(self._copy.by("children", uid(parent)), key=name)
+        if not pods:
+            return None
+        member = podgroup.Member(
+            gang="main",
+            group=podgroup.PodGroup(
+                id=key(parent),
+                uid=uid(parent),
+                minimum=job.pod_count(parent),
+                annotations=annotations_of(parent),
+            ),
+            pods=tuple(pods),
+        )
+        ours = all(self._ours(pod.scheduler_name(p)) for p in pods)
+        found = podgroup.gang_workload(WorkloadId(key(parent)), [member], ours=ours)
+        return msgspec.structs.replace(
+            found,
+            owner=f"Job/{key(parent)}",
+            gang=msgspec.structs.replace(found.gang or Gang(), gives_up_surplus=False),
+        )
+
+    def _queued(self, found: Json) -> Workload:
+        """A Workload object, with what its owner says about it."""
+        read = workload.read(_without_promises(found))
+        owner = self._world.owner_of(found)
+        template = ((spec(found).get("podSets") or [{}])[0]).get("template") or {}
+        places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
+        return msgspec.structs.replace(
+            read,
+            needs=self._needs(found, owner, template),
+            gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
+            checkpoint=checkpoint(*places),
+            protected=pod.protected(template) or pod.protected(owner or {}),
+            placement=self._placement(found),
+            finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
+        )
+
+    def _needs(self, found: Json, owner: Json | None, template: Json) -> Any:
+        space = self._copy.get("Namespace", namespace(found)) or {}
+        elsewhere = not self._ours(pod.scheduler_name(template))
+        external = placed_by_others(labels(found), labels(owner or {}), labels(space))
+        return "quota" if elsewhere or external else "both"
+
+    def _gang_of(
+        self, found: Json, owner: Json | None, pod_sets: tuple[PodSet, ...], fewest: int | None
+    ) -> Gang | None:
+        kinds = {str(o.get("kind")) for o in metadata(found).get("ownerReferences") or []}
+        group = owner is not None and bool(pod.group_name(owner))
+        together = group or bool(kinds & GANG_OWNERS)
+        together = together or (owner is not None and "Job" in kinds and job.indexed(owner))
+        if fewest is not None:
+            return Gang(minimums=((pod_sets[0].name, fewest),)) if pod_sets else None
+        if not together:
+            return None
+        partial = tuple((s.name, s.min_count or s.count) for s in pod_sets)
+        return Gang(minimums=partial) if any(s.min_count for s in pod_sets) else Gang()
+
+    def _placement(self, found: Json) -> tuple[Placed, ...]:
+        if not standing.has_quota(found):
+            self._assumed.pop(key(found), None)
+            return ()
+        written = annotations_of(found).get(PLACEMENT)
+        if not written:
+            return self._assumed.get(key(found), ())
+        return placement_from(written)
+
+
+def placement_from(written: str) -> tuple[Placed, ...]:
+    """`[{"podSet": "main", "node": "n1", "count": 2}]`."""
+    try:
+        entries = json.loads(written)
+        return tuple(
+            Placed(pod_set=e["podSet"], node=NodeName(e["node"]), count=int(e["count"]))
+            for e in entries
+        )
+    except (ValueError, KeyError, TypeError):
+        return ()
+
+
+def placement_json(placement: Iterable[Placed]) -> str:
+    entries = [{"podSet": p.pod_set, "node": p.node, "count": p.count} for p in placement]
+    return json.dumps(entries, separators=(",", ":"))
+
+
+def _without_promises(found: Json) -> Object:
+    """Our annotations are read by `promises`, which forgives what cannot be read."""
+    kept = {k: v for k, v in annotations_of(found).items() if not k.startswith(PREFIX)}
+    return {**found, "metadata": {**metadata(found), "annotations": kept}}

@@ -1,0 +1,154 @@
+"""What reconciles may look at besides their own object: a read-only view of the local copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from makeway.control.config import Configuration
+from makeway.kinds import composing, pod, podgroup
+from makeway.kinds.labels import read_selector
+from makeway.kinds.metadata import (
+    QUEUE_NAME,
+    WORKLOAD,
+    Json,
+    Object,
+    annotations_of,
+    controller,
+    labels,
+    metadata,
+    name,
+    namespace,
+    owners,
+    spec,
+)
+from makeway.kube import standing
+from makeway.kube.copy import LocalCopy
+from makeway.kube.resources import POD_GROUPS
+
+SYSTEM_NAMESPACES = frozenset({"kube-system", "kueue-system", "makeway-system"})
+
+
+class World:
+    def __init__(self, copy: LocalCopy, config: Configuration) -> None:
+        self.copy = copy
+        self.config = config
+        copy.index("children", "Pod", _owner_uids)
+        copy.index("workloads by owner", "Workload", _owner_uids)
+        copy.index("workloads by local queue", "Workload", _local_queue)
+        copy.index("workloads by cluster queue", "Workload", _cluster_queue)
+        copy.index("local queues by cluster queue", "LocalQueue", _target_queue)
+        copy.index("pods by group", "Pod", _group)
+        copy.index("pods by gang", "Pod", _gang)
+        copy.index("pods by workload", "Pod", _workload)
+        copy.index("workloads by namespace", "Workload", lambda obj: [namespace(obj)])
+        copy.index("jobs by namespace", "Job", lambda obj: [namespace(obj)])
+        copy.index("pods by namespace", "Pod", lambda obj: [namespace(obj)])
+
+    def classes(self) -> composing.Classes:
+        found = composing.Classes()
+        for obj in self.copy.all("WorkloadPriorityClass"):
+            found.workload[name(obj)] = composing.priority_class_from(obj)
+        for obj in self.copy.all("PriorityClass"):
+            found.pod[name(obj)] = composing.priority_class_from(obj)
+        return found
+
+    def flavor(self, flavor_name: str) -> Object | None:
+        return self.copy.get("ResourceFlavor", flavor_name)
+
+    def local_queue_of(self, workload: Json) -> Object | None:
+        return self.copy.get(
+            "LocalQueue", f"{namespace(workload)}/{spec(workload).get('queueName', '')}"
+        )
+
+    def cluster_queue_of(self, workload: Json) -> Object | None:
+        """The queue that holds its quota, else the one its local queue leads to."""
+        held = standing.cluster_queue(workload)
+        if not held:
+            local = self.local_queue_of(workload)
+            held = str(spec(local).get("clusterQueue") or "") if local else ""
+        return self.copy.get("ClusterQueue", held)
+
+    def owner_exists(self, workload: Json) -> bool:
+        """True, too, for owners of kinds that nobody watches here."""
+        known = [o for o in owners(workload) if o.get("kind") in ("Job", "Pod")]
+        if not known:
+            return True
+        return any(self._find_owner(workload, o) is not None for o in known)
+
+    def owner_of(self, workload: Json) -> Object | None:
+        for owner in owners(workload):
+            found = self._find_owner(workload, owner)
+            if found is not None:
+                return found
+        return None
+
+    def _find_owner(self, workload: Json, owner: Json) -> Object | None:
+        if owner.get("kind") not in ("Job", "Pod"):
+            return None
+        found = self.copy.get(str(owner["kind"]), f"{namespace(workload)}/{owner.get('name')}")
+        return (
+            found if found is not None and metadata(found).get("uid") == owner.get("uid") else None
+        )
+
+    def managed_namespace(self, namespace_name: str) -> bool:
+        said = self.config.managed_jobs_namespace_selector
+        if said is None:
+            return namespace_name not in SYSTEM_NAMESPACES
+        selector = read_selector(said)
+        found = self.copy.get("Namespace", namespace_name) or {}
+        own = {"kubernetes.io/metadata.name": namespace_name} | labels(found)
+        return selector is not None and selector.matches(own)
+
+    def manages(self, job: Json) -> bool:
+        """A job that queues by itself: not one that a queued job made."""
+        if not self.managed_namespace(namespace(job)):
+            return False
+        owner = controller(job)
+        if owner is not None and owner.get("kind") == "Job":
+            return False
+        return bool(labels(job).get(QUEUE_NAME)) or self.config.manage_jobs_without_queue_name
+
+    def group_pods(self, namespace_name: str, group: str) -> list[Object]:
+        return self.copy.by("pods by group", f"{namespace_name}/{group}")
+
+    def pod_groups(self, gang: str) -> Iterable[podgroup.PodGroup]:
+        for kind in POD_GROUPS:
+            found = self.copy.get(kind, gang)
+            if found is not None:
+                yield podgroup.pod_group_from(found)
+
+
+def _owner_uids(obj: Json) -> list[str]:
+    return [str(owner.get("uid")) for owner in owners(obj)]
+
+
+def _local_queue(workload: Json) -> list[str]:
+    return [f"{namespace(workload)}/{spec(workload).get('queueName', '')}"]
+
+
+def _cluster_queue(workload: Json) -> list[str]:
+    held = standing.cluster_queue(workload)
+    return [held] if held else []
+
+
+def _target_queue(local_queue: Json) -> list[str]:
+    return [str(spec(local_queue).get("clusterQueue") or "")]
+
+
+def _group(obj: Json) -> list[str]:
+    group = pod.group_of(obj)
+    return [f"{group.namespace}/{group.name}"] if group else []
+
+
+def _gang(obj: Json) -> list[str]:
+    gang = podgroup.gang_of(obj)
+    return [gang] if gang else []
+
+
+def _workload(obj: Json) -> list[str]:
+    started = annotations_of(obj).get(WORKLOAD)
+    if started:
+        return [f"{namespace(obj)}/{started}"]
+    if pod.queued(obj):
+        return [f"{namespace(obj)}/{pod.workload_of_queued(obj)}"]
+    return []

@@ -1,0 +1,205 @@
+"""Carries out actions: the only place of the adapter that writes to the API.
+
+What the server answers goes into the local copy at once. A write that was overtaken (conflict) is dropped, the object is
+read anew, and whoever asked looks again. Events are written in the background: nobody waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, assert_never
+
+from makeway.client import ApiError, Client, UnreachableError
+from makeway.client.resource import PODS
+from makeway.control.ports import Clock
+from makeway.kinds.metadata import Object
+from makeway.kube.actions import Action, BindPod, Create, Delete, Patch, Tell
+from makeway.kube.copy import LocalCopy
+from makeway.kube.events import Scribe, series
+from makeway.kube.resources import EVENTS, RESOURCES
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 32
+EVENTS_AT_ONCE: Final = 4
+MOST_EVENTS_WAITING: Final = 20_000
+
+
+class Writer:
+    def __init__(self, client: Client, copy: LocalCopy, clock: Clock) -> None:
+        self._client = client
+        self._copy = copy
+        self._clock = clock
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+        self._scribe = Scribe()
+        self._tells: deque[Tell] = deque(maxlen=MOST_EVENTS_WAITING)
+        self._to_tell = asyncio.Event()
+        self._telling = 0
+        self.calls = 0
+
+    @property
+    def quiet(self) -> bool:
+        """All events are written."""
+        return not self._tells and not self._telling
+
+    async def run_all(self, lists: Iterable[list[Action]]) -> list[bool]:
+        """Each list in its order, the lists side by side; False where a list was cut short."""
+        return await asyncio.gather(*(self.run(actions) for actions in lists))
+
+    async def run(self, actions: Iterable[Action]) -> bool:
+        for action in actions:
+            if not await self.do(action):
+                return False
+        return True
+
+    async def do(self, action: Action) -> bool:
+        """True when it is done, or was done already; False when whoever asked has to look again."""
+        if isinstance(action, Tell):
+            self.tell(action)
+            return True
+        try:
+            async with self._slots:
+                self.calls += 1
+                await self._call(action)
+        except ApiError as error:
+            return await self._refused(action, error)
+        except UnreachableError as error:
+            log.warning("%s: %s", _name(action), error)
+            await self._refresh(action)
+            return False
+        for tell in action.then:
+            self.tell(tell)
+        return True
+
+    async def _call(self, action: Create | Patch | Delete | BindPod) -> None:
+        match action:
+            case Create():
+                self._copy.take(
+                    action.kind, await self._client.create(RESOURCES[action.kind], action.obj)
+                )
+            case Patch():
+                await self._patch(action)
+            case Delete():
+                await self._delete(action)
+            case BindPod():
+                await self._bind(action)
+            case _:
+                assert_never(action)
+
+    async def _patch(self, action: Patch) -> None:
+        body = action.body
+        if action.version:
+            meta = {**body.get("metadata", {}), "resourceVersion": action.version}
+            body = {**body, "metadata": meta}
+        answer = await self._client.patch(
+            RESOURCES[action.kind],
+            action.name,
+            body,
+            action.namespace,
+            kind=action.style,
+            subresource=action.subresource,
+        )
+        self._copy.take(action.kind, answer)
+
+    async def _delete(self, action: Delete) -> None:
+        answer = await self._client.delete(
+            RESOURCES[action.kind],
+            action.name,
+            action.namespace,
+            uid=action.uid,
+            grace_s=action.grace_s,
+        )
+        # An object with a grace period or a finalizer comes back as it is now; otherwise the watch tells that it is gone.
+        if (answer.get("metadata") or {}).get("deletionTimestamp"):
+            self._copy.take(action.kind, answer)
+
+    async def _bind(self, action: BindPod) -> None:
+        binding: Object = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"namespace": action.namespace, "name": action.name, "uid": action.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": action.node},
+        }
+        await self._client.create(PODS, binding, action.namespace, subresource="binding")
+        self._assume_bound(action)
+
+    def _assume_bound(self, action: BindPod) -> None:
+        """The answer to a binding is no pod: until the watch says so, count it as bound."""
+        pod = self._copy.get("Pod", f"{action.namespace}/{action.name}")
+        if pod is None or pod["metadata"].get("uid") != action.uid:
+            return
+        # The same version: whatever the watch brings next replaces it.
+        bound = {**pod, "spec": {**pod["spec"], "nodeName": action.node}}
+        self._copy.assume("Pod", bound)
+
+    async def _refused(self, action: Create | Patch | Delete | BindPod, error: ApiError) -> bool:
+        if isinstance(action, Delete) and error.not_found:
+            return True
+        if not error.conflict and not error.not_found and not error.already_exists:
+            log.warning("%s: %s", _name(action), error.message)
+        await self._refresh(action)
+        return False
+
+    async def _refresh(self, action: Create | Patch | Delete | BindPod) -> None:
+        """What the server has now, in case the watch is late."""
+        kind = "Pod" if isinstance(action, BindPod) else action.kind
+        namespace, name = _place(action)
+        try:
+            self._copy.take(kind, await self._client.get(RESOURCES[kind], name, namespace))
+        except ApiError as error:
+            if error.not_found:
+                known = self._copy.get(kind, f"{namespace}/{name}" if namespace else name)
+                if known is not None:
+                    self._copy.drop(kind, known)
+        except UnreachableError:
+            return
+
+    # Events
+
+    def tell(self, tell: Tell) -> None:
+        self._tells.append(tell)
+        self._to_tell.set()
+
+    async def tell_all(self) -> None:
+        """Write events until cancelled, a few at a time."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(EVENTS_AT_ONCE):
+                group.create_task(self._tell_on())
+
+    async def _tell_on(self) -> None:
+        while True:
+            if not self._tells:
+                self._to_tell.clear()
+                await self._to_tell.wait()
+                continue
+            tell = self._tells.popleft()
+            self._telling += 1
+            try:
+                await self._tell_one(tell)
+            except (ApiError, UnreachableError) as error:
+                log.debug("event %s: %s", tell.reason, error)
+            finally:
+                self._telling -= 1
+
+    async def _tell_one(self, tell: Tell) -> None:
+        event, told = self._scribe.write(tell, self._clock.now())
+        if event is not None:
+            await self._client.create(EVENTS, event)
+        elif told is not None:
+            await self._client.patch(EVENTS, told.name, series(told), told.namespace)
+
+
+def _place(action: Create | Patch | Delete | BindPod) -> tuple[str, str]:
+    if isinstance(action, Create):
+        metadata = action.obj["metadata"]
+        return metadata.get("namespace", ""), metadata["name"]
+    return action.namespace, action.name
+
+
+def _name(action: Create | Patch | Delete | BindPod) -> str:
+    kind = "Pod" if isinstance(action, BindPod) else action.kind
+    namespace, name = _place(action)
+    return f"{type(action).__name__.lower()} {kind} {namespace}/{name}"

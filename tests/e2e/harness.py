@@ -1,0 +1,169 @@
+"""A whole machine in one process: API, controllers, pretended nodes and the scheduler, driven by the real kubectl.
+
+async with machine() as box:
+    await box.apply(NODES)
+    await box.kubectl("get", "pods")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from makeway.client import ApiError, Client, Reflector, embedded
+from makeway.client.resource import NODES, PODS
+from makeway.control.clock import SystemClock
+from makeway.control.config import Configuration
+from makeway.control.loop import Loop
+from makeway.embedded.controllers import run_controllers
+from makeway.embedded.node.pretend import run_pretended
+from makeway.embedded.server import ApiServer, serving
+from makeway.kube.adapter import run_scheduler
+
+Object = dict[str, Any]
+
+
+def kubectl_path() -> str:
+    """The kubectl that was asked for, or the cached one, or the machine's."""
+    cache = Path(os.environ.get("MAKEWAY_CACHE") or Path.home() / ".cache" / "makeway")
+    cached = cache / "kubectl-1.36.3"
+    return (
+        os.environ.get("KUBECTL")
+        or (str(cached) if cached.exists() else "")
+        or shutil.which("kubectl")
+        or ""
+    )
+
+
+class Machine:
+    def __init__(self, server: ApiServer, client: Client, loop: Loop) -> None:
+        self.server = server
+        self.client = client
+        self.loop = loop
+
+    async def kubectl(self, *args: str, text: str = "", fails: bool = False) -> str:
+        env = {
+            **os.environ,
+            "KUBECONFIG": str(self.server.kubeconfig),
+            "HOME": str(self.server.home),
+        }
+        process = await asyncio.create_subprocess_exec(
+            kubectl_path(),
+            *args,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=env,
+        )
+        out, err = await process.communicate(text.encode())
+        if bool(process.returncode) != fails:
+            raise AssertionError(f"kubectl {' '.join(args)}: {out.decode()}{err.decode()}")
+        return out.decode() if not fails else err.decode()
+
+    async def apply(self, text: str) -> str:
+        return await self.kubectl("apply", "-f", "-", text=text)
+
+    async def get(self, kind: str, name: str, namespace: str = "default") -> Object:
+        found: Object = json.loads(
+            await self.kubectl("get", kind, name, "-n", namespace, "-o", "json")
+        )
+        return found
+
+    async def list(self, kind: str, namespace: str = "") -> list[Object]:
+        where = ("-n", namespace) if namespace else ("-A",)
+        found: list[Object] = json.loads(await self.kubectl("get", kind, *where, "-o", "json"))[
+            "items"
+        ]
+        return found
+
+    async def settled(self, quiet_s: float = 0.3, timeout_s: float = 20.0) -> None:
+        """Until nothing was written for a while and the loop has nothing to do."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                before = self.server.app.store.version
+                await asyncio.sleep(quiet_s)
+                if self.server.app.store.version == before and self.loop.idle.is_set():
+                    return
+
+    async def until(self, true: Callable[[], Any], timeout_s: float = 15.0, what: str = "") -> None:
+        """Until an awaitable question is answered with yes."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await true():
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            raise AssertionError(f"never happened: {what or true}") from None
+
+
+@contextlib.asynccontextmanager
+async def machine(
+    config: Configuration | None = None, *, port: int = 0, bind_first_fit: bool = False
+) -> AsyncIterator[Machine]:
+    home = Path(tempfile.mkdtemp(prefix="makeway-test-"))
+    clock = SystemClock()
+    try:
+        async with (
+            serving(home, port) as server,
+            Client(embedded(server.socket_path, server.token)) as client,
+        ):
+            ready = asyncio.Event()
+            started: asyncio.Future[Loop] = asyncio.get_running_loop().create_future()
+            tasks = [
+                asyncio.create_task(run_controllers(client)),
+                asyncio.create_task(run_pretended(client)),
+                asyncio.create_task(
+                    run_scheduler(client, config or Configuration(), clock, ready, started=started)
+                ),
+            ]
+            if bind_first_fit:
+                tasks.append(asyncio.create_task(_bind_anywhere(client)))
+            try:
+                await _first(ready, tasks)
+                yield Machine(server, client, started.result())
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+async def _first(ready: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """Ready, or the error of whoever did not get there."""
+    waiting = asyncio.create_task(ready.wait())
+    done, _ = await asyncio.wait([waiting, *tasks], timeout=20, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        if task is not waiting:
+            task.result()
+    assert ready.is_set(), "the scheduler did not start in time"
+
+
+async def _bind_anywhere(client: Client) -> None:
+    """Another scheduler, as simple as can be: every open pod goes to the first node."""
+    open_pods: asyncio.Queue[Object] = asyncio.Queue()
+
+    def look(_change: str, pod: Object) -> None:
+        if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates"):
+            open_pods.put_nowait(pod)
+
+    nodes: Reflector[Object] = Reflector(client, NODES)
+    watched: Reflector[Object] = Reflector(client, PODS, look)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(nodes.run())
+        group.create_task(watched.run())
+        while True:
+            pod = await open_pods.get()
+            if not nodes.cache or pod["metadata"].get("deletionTimestamp"):
+                continue
+            node = next(iter(nodes.cache.values()))["metadata"]["name"]
+            meta = {k: pod["metadata"][k] for k in ("name", "namespace", "uid")}
+            binding = {"metadata": meta, "target": {"kind": "Node", "name": node}}
+            with contextlib.suppress(ApiError):
+                await client.create(PODS, binding, meta["namespace"], subresource="binding")
