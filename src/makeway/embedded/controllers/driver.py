@@ -17,6 +17,7 @@ from makeway.client.resource import (
     JOBS,
     MODELS,
     NAMESPACES,
+    NODES,
     PODS,
     PRIORITY_CLASSES,
     REPLICA_SETS,
@@ -30,6 +31,7 @@ from makeway.embedded.controllers.apply import Applier
 from makeway.embedded.controllers.garbage import GarbageCollector
 from makeway.embedded.controllers.namespaces import NamespaceCleaner
 from makeway.embedded.controllers.plan import Plan
+from makeway.embedded.controllers.podgc import PodCollector
 from makeway.embedded.events import EventRecorder
 from makeway.embedded.mirror import Mirror
 from makeway.embedded.objects import (
@@ -71,6 +73,7 @@ class Controllers:
                 (DEPLOYMENTS, "Deployment"),
                 (MODELS, "Model"),
                 (NAMESPACES, "Namespace"),
+                (NODES, "Node"),
                 (PRIORITY_CLASSES, "PriorityClass"),
             )
         }
@@ -93,6 +96,7 @@ class Controllers:
         ]
         self._garbage = GarbageCollector(client)
         self._namespaces = NamespaceCleaner(client, self.mirrors[NAMESPACES])
+        self._podgc = PodCollector(client, self.mirrors[PODS], self.mirrors[NODES], self._clock)
 
     def _kind(
         self,
@@ -127,6 +131,7 @@ class Controllers:
                 group.create_task(kind.run())
             group.create_task(self._garbage.run())
             group.create_task(self._namespaces.run())
+            group.create_task(self._podgc.run())
 
     def _look_at_job(self, job: Object | None, pods: list[Object]) -> Plan:
         if job is None:

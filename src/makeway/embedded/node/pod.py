@@ -41,7 +41,7 @@ from makeway.embedded.node.environment import (
     source_of,
     user_of,
 )
-from makeway.embedded.node.machine import GPU, LOOPBACK, Devices, NodeOptions, gpus_wanted
+from makeway.embedded.node.machine import LOOPBACK, Devices, NodeOptions, gpus_wanted
 from makeway.embedded.node.probes import Surroundings, follow, probe_once, run_command
 from makeway.embedded.node.process import Exit, Run, Spec
 from makeway.embedded.node.volumes import (
@@ -366,7 +366,8 @@ class PodWorker:
             return str(work)
         if Path(wanted).is_dir():
             return wanted
-        inside = Path(os.path.normpath("/" + wanted)).relative_to("/")
+        # Without a way up: `..` must not lead out of the pod's folder.
+        inside = Path(os.path.normpath("/" + wanted.lstrip("/"))).relative_to("/")
         (work / inside).mkdir(parents=True, exist_ok=True)
         return str(work / inside)
 
@@ -885,6 +886,3 @@ def _stopped_with_machine(now: float) -> Object:
         "message": "makeway was stopped on this machine",
         "lastTransitionTime": timestamp(now),
     }
-
-
-__all__ = ["GPU", "Host", "PodWorker", "Record"]

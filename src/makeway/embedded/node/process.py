@@ -86,21 +86,24 @@ class Run:
     async def _start(self, spec: Spec) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "spec.json").write_bytes(msgspec.json.encode(spec))
-        # -I -S: no user's environment, no site packages; that is what makes it quick.
-        launcher = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-S",
-            str(SHIM),
-            str(self.folder),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, complaint = await launcher.communicate()
-        if launcher.returncode or not (self.started or self.exit):
-            said = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-            self._note_exit(Exit(128, 0.0, f"the process could not be started: {said}"))
+        # A file, not a pipe: a pipe would stay open as long as anything holds its other end.
+        with (self.folder / "shim.err").open("wb") as complaints:
+            # -I -S: no user's environment, no site packages; that is what makes it quick.
+            launcher = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                str(SHIM),
+                str(self.folder),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=complaints,
+            )
+            await launcher.wait()
+        if launcher.returncode or self.untouched:
+            said = (self.folder / "shim.err").read_text(errors="replace").strip()
+            why = said.rpartition("\n")[2] or f"exit code {launcher.returncode}"
+            self._note_exit(Exit(128, 0.0, f"the process could not be started: {why}"))
 
     @property
     def alive(self) -> bool:
