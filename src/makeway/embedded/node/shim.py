@@ -126,7 +126,19 @@ def _become(spec: dict, out: int, err: int) -> None:  # type: ignore[type-arg]
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+    # Not execvpe: it imports a module first, which another user may not be allowed to read.
+    os.execve(_program(spec), spec["argv"], spec["env"])
+
+
+def _program(spec: dict) -> str:  # type: ignore[type-arg]
+    name: str = spec["argv"][0]
+    if "/" in name:
+        return name
+    for folder in spec["env"].get("PATH", "").split(":"):
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113
+            return path
+    raise FileNotFoundError(name)
 
 
 def _complaint(spec: dict, error: BaseException) -> str:  # type: ignore[type-arg]
