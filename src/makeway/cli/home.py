@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +20,6 @@ class Home:
         self.log = path / "makeway.log"
         self.socket = path / "api.sock"
         self._pid = path / "pid"
-        self._port = path / "port"
         self._lock = path / "lock"
 
     @classmethod
@@ -77,30 +75,3 @@ class Home:
         finally:
             os.close(descriptor)
         return None
-
-    def port(self, wanted: int | None) -> int:
-        """The port asked for, else the one used last time if it is free, else any free one; kept for next time."""
-        for candidate in (wanted, self._last_port(), 0):
-            if candidate is None:
-                continue
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("127.0.0.1", candidate))
-                except OSError as error:
-                    if candidate == wanted:
-                        raise UserError(
-                            f"port {wanted} is not free: {error.strerror}.",
-                            hint="Leave out --port, and makeway picks a free one.",
-                        ) from error
-                    continue
-                port = int(probe.getsockname()[1])
-            self._port.write_text(f"{port}\n")
-            return port
-        raise UserError("no free port on 127.0.0.1.")
-
-    def _last_port(self) -> int | None:
-        try:
-            return int(self._port.read_text())
-        except (OSError, ValueError):
-            return None

@@ -177,7 +177,7 @@ def _run_here(home: Home, port: int | None, options: Options) -> None:
     from makeway.cli.serving import serve_until_stopped
 
     with home.locked():
-        serve_until_stopped(home, home.port(port), options, announce=_announce(home))
+        serve_until_stopped(home, port or 0, options, announce=_announce(home))
 
 
 def _announce(home: Home) -> list[str]:
