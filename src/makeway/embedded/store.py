@@ -37,8 +37,11 @@ Key = tuple[str, str]  # namespace, name
 _decode = msgspec.json.Decoder().decode
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One object in one state. `body` is its JSON without `kind` and `apiVersion`."""
+class Entry(msgspec.Struct, gc=False):
+    """One object in one state, never changed. `body` is its JSON without `kind` and `apiVersion`.
+
+    `fields` is a memory of texts that field selectors have read from the body.
+    """
 
     namespace: str
     name: str
@@ -46,6 +49,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     version: int
     body: bytes
     labels: dict[str, str] | None
+    fields: dict[tuple[str, ...], str] | None = None
 
     def decode(self) -> dict[str, Any]:
         obj: dict[str, Any] = _decode(self.body)

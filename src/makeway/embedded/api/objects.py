@@ -393,6 +393,11 @@ class Objects:
         metadata["deletionTimestamp"] = timestamp(context.now + grace_s)
         return True
 
+    def purge(self, kind: Kind) -> None:
+        """Remove every object of a kind that is no longer served."""
+        for entry in list(self.store.all(kind.store_key)):
+            self._remove(kind, entry.decode(), dry_run=False)
+
     # ---- the store -------------------------------------------------------------------------------
 
     def _entry(self, obj: Obj, version: int) -> Entry:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
 
 from makeway.embedded.api.forms import Form
 from makeway.embedded.api.http import Request, Send, encode, warning_header
@@ -129,14 +128,7 @@ class Hub:
 
     # ---- one watch, from request to end ----------------------------------------------------------
 
-    async def serve(
-        self,
-        request: Request,
-        send: Send,
-        form: Form,
-        selection: Selection,
-        now: Callable[[], float],
-    ) -> None:
+    async def serve(self, request: Request, send: Send, form: Form, selection: Selection) -> None:
         kind = form.kind.store_key
         watcher = Watcher(form, selection)
         try:
@@ -149,7 +141,7 @@ class Hub:
         self.add(kind, watcher)
         try:
             await _start(send, request.warnings)
-            await self._stream(request, send, watcher, first, now)
+            await self._stream(request, send, watcher, first)
         finally:
             self.discard(kind, watcher)
 
@@ -196,9 +188,7 @@ class Hub:
         line = encode({"type": "ERROR", "object": refusal.status()}) + b"\n"
         await send({"type": "http.response.body", "body": line})
 
-    async def _stream(
-        self, request: Request, send: Send, watcher: Watcher, first: bytes, now: Callable[[], float]
-    ) -> None:
+    async def _stream(self, request: Request, send: Send, watcher: Watcher, first: bytes) -> None:
         loop = asyncio.get_running_loop()
         timeout_s = request.number("timeoutSeconds") or DEFAULT_TIMEOUT_S
         deadline = loop.time() + timeout_s

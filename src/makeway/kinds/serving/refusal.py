@@ -23,7 +23,7 @@ class Cause(NamedTuple):
         )
 
 
-class Refusal(Exception):  # noqa: N818  an answer, in the domain's own word
+class Refusal(Exception):
     """A request that is answered with a `Status` instead of an object."""
 
     def __init__(self, code: int, reason: str, message: str, *, details: Obj | None = None) -> None:

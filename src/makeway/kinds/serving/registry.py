@@ -33,6 +33,7 @@ from makeway.kinds.serving.conversion import (
     PodGroupV1Alpha2,
     WorkloadV1Beta1,
 )
+from makeway.kinds.serving.custom import DefinitionRules
 from makeway.kinds.serving.events import EventRules
 from makeway.kinds.serving.kind import Conversion, Kind, Scale, Version
 from makeway.kinds.serving.kueue import (
@@ -607,6 +608,7 @@ def _rest() -> tuple[Kind, ...]:
             short_names=("crd", "crds"),
             categories=("api-extensions",),
             status=True,
+            rules=DefinitionRules(),
         ),
         Kind(
             "coordination.k8s.io",
