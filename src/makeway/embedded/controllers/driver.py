@@ -94,7 +94,7 @@ class Controllers:
             ),
             self._models,
         ]
-        self._garbage = GarbageCollector(client)
+        self._garbage = GarbageCollector(client, self.mirrors)
         self._namespaces = NamespaceCleaner(client, self.mirrors[NAMESPACES])
         self._podgc = PodCollector(client, self.mirrors[PODS], self.mirrors[NODES], self._clock)
 
