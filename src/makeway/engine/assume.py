@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from makeway.engine.state import State
-from makeway.model.decision import Admit, Evict, Plan
-from makeway.model.event import Upsert
+from makeway.model.decision import Admit, Evict, Hold, Plan
+from makeway.model.event import Remove, Upsert
 
 
 def assume(state: State, plan: Plan, now: float) -> None:
@@ -21,6 +21,7 @@ def assume(state: State, plan: Plan, now: float) -> None:
                     evicted_reason="",
                 )
                 state.apply(Upsert(obj=workload))
+                state.apply(Remove(type=Hold, key=decision.workload))
             case Evict(pods=(), already=False):
                 workload = msgspec.structs.replace(
                     state.workloads[decision.workload],
@@ -28,5 +29,9 @@ def assume(state: State, plan: Plan, now: float) -> None:
                     evicted_reason=decision.reason.kueue,
                 )
                 state.apply(Upsert(obj=workload))
+            case Hold(until=until) if until > now:
+                state.apply(Upsert(obj=decision))
+            case Hold():
+                state.apply(Remove(type=Hold, key=decision.workload))
             case _:
                 pass

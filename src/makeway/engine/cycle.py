@@ -19,6 +19,7 @@ import msgspec
 from makeway.engine import admission
 from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
+from makeway.engine.holds import Holds, hold_for
 from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
 from makeway.engine.policy import Policy
@@ -71,8 +72,10 @@ class _Cycle:
         self.victims = Departures()
         # Heads of strict queues that nobody makes room for: in every round they keep, in their turn, what is free.
         self.blocked: dict[QueueName, Entry] = {}
-        # What heads that wait for their victims will need: later rounds go around it.
-        self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = {}
+        self.holds = Holds(state, now, policy)
+        # What heads that wait for their victims will need, from earlier cycles and rounds: others go around it.
+        self.held_claims = self.holds.claims()
+        self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = dict(self.held_claims)
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
         self.open = [q for q in sorted(state.pending) if state.is_active(q)]
 
@@ -120,6 +123,10 @@ class _Cycle:
     # -- one head, on the ledger that the earlier ones have changed --------------------------------------------
 
     def _process(self, entry: Entry) -> None:
+        self._withdraw_claim(entry.workload.id)
+        if entry.workload.id in self.holds and entry.proposal.mode is not Mode.FIT:
+            self._go_on_waiting(entry)
+            return
         if self.policy.recompute_overlaps and self._overlaps(entry):
             self.nominator.look_again(entry, without=self.victims)
         proposal = entry.proposal
@@ -136,7 +143,7 @@ class _Cycle:
         elif self._overlaps(entry):
             self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
-        elif not self._still_fits(entry):
+        elif not self._still_fits(entry) and not self._breaks_weaker_holds(entry):
             if proposal.mode is Mode.PREEMPT:
                 self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
@@ -161,6 +168,24 @@ class _Cycle:
             for victim in entry.victims:
                 self.ledger.release(victim.held.id)
             return self.ledger.queue(entry.queue).fits(entry.usage)
+
+    def _breaks_weaker_holds(self, entry: Entry) -> bool:
+        """Room kept for a lower priority may be taken, as much as needed of it."""
+        broken: list[WorkloadId] = []
+        with self.ledger.what_if():
+            for key in self.holds.weaker_than(entry):
+                if key in self.claims:
+                    queue, usage = self.claims[key]
+                    self.ledger.remove_usage(queue, usage)
+                    broken.append(key)
+                    if self._still_fits(entry):
+                        break
+            else:
+                return False
+        for key in broken:
+            self._withdraw_claim(key)
+            self.decisions.append(self.holds.end(key, because=f"taken by {entry.workload.id}"))
+        return True
 
     def _fits_before_victims_leave(self, entry: Entry) -> bool:
         """Room that is only on its way is not there yet. Kueue does not ask, and may admit too much for a moment."""
@@ -214,6 +239,24 @@ class _Cycle:
         """For the rest of the round; if victims are on their way out for it, for the rest of the cycle."""
         self.ledger.add_usage(entry.queue, usage)
         self.claims[entry.workload.id] = (entry.queue, usage)
+
+    def _withdraw_claim(self, workload: WorkloadId) -> None:
+        if workload in self.claims:
+            queue, usage = self.claims.pop(workload)
+            self.ledger.remove_usage(queue, usage)
+
+    def _go_on_waiting(self, entry: Entry) -> None:
+        """Its victims were told in an earlier cycle and have not left yet: no reason to tell others."""
+        queue, usage = self.held_claims[entry.workload.id]
+        self.ledger.add_usage(queue, usage)
+        self.claims[entry.workload.id] = (queue, usage)
+        hold = self.state.holds[entry.workload.id]
+        message = (
+            f"{entry.proposal.message}. Pending the preemption of {len(hold.victims)} workload(s)"
+        )
+        entry.wait(
+            Requeue.PENDING_PREEMPTION, "hold", "WaitingForPreemptedWorkloads", message, hold.until
+        )
 
     def _preempt(self, entry: Entry) -> None:
         for victim in entry.victims:
@@ -279,6 +322,7 @@ class _Cycle:
 
     def _requeue(self, entry: Entry) -> bool:
         how = entry.requeue
+        self._hold_room(entry)
         untried = self._note_progress(entry)
         parked = self.state.pending[entry.queue].requeue(
             entry.workload, how, untried_flavors=untried
@@ -299,6 +343,12 @@ class _Cycle:
             if how is Requeue.NO_CANDIDATES:
                 self.blocked[entry.queue] = entry
         return untried or entry.outcome is Outcome.PREEMPTS
+
+    def _hold_room(self, entry: Entry) -> None:
+        """Until its victims are gone and it gets in, in a later cycle."""
+        waits = entry.requeue is Requeue.PENDING_PREEMPTION and self.policy.victims != "kueue"
+        if waits and entry.workload.id not in self.holds:
+            self.decisions.append(hold_for(entry, self.now, self.policy))
 
     def _serves_next(self, queue: QueueName) -> bool:
         """A head whose room is on its way keeps its claim, and the next has its turn; in Kueue it blocks its queue."""

@@ -55,10 +55,16 @@ class Entry:
         self.victims = victims
         self.counts = counts
 
-    def wait(self, requeue: Requeue, kind: Kind, kueue: str, message: str) -> None:
+    def wait(
+        self, requeue: Requeue, kind: Kind, kueue: str, message: str, until: float | None = None
+    ) -> None:
         self.requeue = requeue
         self.reason = Reason(
-            kind=kind, kueue=kueue, message=message, shortages=self.proposal.shortages
+            kind=kind,
+            kueue=kueue,
+            message=message,
+            shortages=self.proposal.shortages,
+            until=until,
         )
 
     @property

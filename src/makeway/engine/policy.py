@@ -33,5 +33,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     recompute_overlaps: bool = True
     ignore_undeclared: bool = False  # requests for resources that the queue does not list are free
 
+    hold_s: float = 60.0  # how long room that was freed is kept for whom it was freed for
+
     # Priorities that count as one when victims are priced: (lowest, highest) of each band.
     bands: tuple[tuple[int, int], ...] = ()

@@ -364,10 +364,7 @@ class State:
         """Lines are kept in the order of the last policy; another one sorts them once."""
         old = self._policy
         self._policy = policy
-        if (old.requeuing_timestamp, old.priority_within_cohort) != (
-            policy.requeuing_timestamp,
-            policy.priority_within_cohort,
-        ):
+        if _order_of(old) != _order_of(policy):
             for line in self.pending.values():
                 line.reorder(policy)
 
@@ -387,6 +384,11 @@ class State:
         self.progress[workload.id] = Progress(
             tried, shape_of(workload), self.ledger.generation(queue), self.rounds
         )
+
+
+def _order_of(policy: Policy) -> tuple[object, ...]:
+    """What of a policy the lines depend on."""
+    return policy.requeuing_timestamp, policy.priority_within_cohort, policy.victims
 
 
 def _waits(workload: Workload) -> bool:
