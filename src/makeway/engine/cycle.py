@@ -2,9 +2,8 @@
 
     heads      one workload from each queue
     nominate   each by itself: flavors, and victims where they are needed
-    order      who goes first among the heads
-    process    one after the other on a ledger that already holds what came before
-    requeue    whoever did not get in, with a reason
+    serve      one after the other, on a ledger that already holds what came before
+    conclude   admit, evict, hold; and whoever did not get in back into line, with a reason
 
 A cycle repeats such rounds until one changes nothing. All of it is what-if work on the ledger; the plan is the only result,
 apart from who is parked, which the state remembers.
@@ -17,27 +16,19 @@ from collections.abc import Iterable
 import msgspec
 
 from makeway.engine import admission
-from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
-from makeway.engine.holds import Holds, hold_for
+from makeway.engine.holds import hold_for
 from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
 from makeway.engine.policy import Policy
-from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
-from makeway.engine.quota import FlavorResource, Usage
+from makeway.engine.serving import LOST, Serving
 from makeway.engine.state import State
-from makeway.engine.tournament import in_order
 from makeway.engine.victims.spare import Victim
 from makeway.model.decision import Admit, Decision, Evict, Plan, Wait
 from makeway.model.queue import QueueName
 from makeway.model.reason import Reason
 from makeway.model.workload import WorkloadId
-
-OVERLAP = "Workload has overlapping preemption targets with another workload"
-FITS_LATER = OVERLAP + ", but will fit after these preemptions complete"
-LOST = "Workload no longer fits after processing another workload"
-GATED = "Workload requires preemption, but it's gated"
 
 
 def decide(state: State, now: float, policy: Policy, rounds: int | None = None) -> Plan:
@@ -45,12 +36,13 @@ def decide(state: State, now: float, policy: Policy, rounds: int | None = None) 
     state.order_by(policy)
     state.settle(now)
     cycle = _Cycle(state, now, policy)
-    with state.ledger.what_if():
-        cycle.pass_gates()
-        while rounds is None or cycle.rounds < rounds:
-            if not cycle.round():
-                break
-    cycle.close()
+    try:
+        with state.ledger.what_if():
+            cycle.pass_gates()
+            while (rounds is None or cycle.rounds < rounds) and cycle.round():
+                pass
+    finally:
+        cycle.close()
     return cycle.plan()
 
 
@@ -61,21 +53,12 @@ class _Cycle:
         self.policy = policy
         self.ledger = state.ledger
         self.nominator = Nominator(state, now, policy)
+        self.serving = Serving(state, now, policy, self.nominator)
         self.rounds = 0
         self.decisions: list[Decision] = []
         self.waits: dict[WorkloadId, Wait] = {}
-        self.skipped: dict[str, int] = {}
-        self.admitted: dict[WorkloadId, Entry] = {}
         # Out of their line until the cycle ends: they have had their turn.
         self.aside: list[Entry] = []
-        # Of all rounds: they hold their quota until they are gone.
-        self.victims = Departures()
-        # Heads of strict queues that nobody makes room for: in every round they keep, in their turn, what is free.
-        self.blocked: dict[QueueName, Entry] = {}
-        self.holds = Holds(state, now, policy)
-        # What heads that wait for their victims will need, from earlier cycles and rounds: others go around it.
-        self.held_claims = self.holds.claims()
-        self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = dict(self.held_claims)
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
         self.open = [q for q in sorted(state.pending) if state.is_active(q)]
 
@@ -96,181 +79,16 @@ class _Cycle:
         self.state.rounds += 1
         entries = [self.nominator.nominate(head, queue) for queue, head in heads]
         nominated = [entry for entry in entries if entry.nominated]
-        processed = self._process_all([*nominated, *self.blocked.values()])
+        served = self.serving.serve(nominated)
         refused = [entry for entry in entries if not entry.nominated]
-        return self._conclude([*processed, *refused])
-
-    def _process_all(self, entries: list[Entry]) -> list[Entry]:
-        """Those of this round, in the order in which they were served."""
-        processed = []
-        with self.ledger.what_if():
-            for queue, usage in self.claims.values():
-                self.ledger.add_usage(queue, usage)
-            for entry in in_order(entries, self.ledger, self.policy):
-                self._process(entry)
-                if entry.queue in self.blocked:
-                    self.claims.pop(entry.workload.id, None)
-                else:
-                    processed.append(entry)
-        return processed
+        self.decisions += self.serving.broken_holds()
+        return self._conclude([*served, *refused])
 
     def _heads(self) -> list[tuple[QueueName, WorkloadId]]:
         found = [(name, self.state.pending[name].head()) for name in self.open]
         heads = [(name, head.id) for name, head in found if head is not None]
         self.open = [name for name, _ in heads]
         return heads
-
-    # -- one head, on the ledger that the earlier ones have changed --------------------------------------------
-
-    def _process(self, entry: Entry) -> None:
-        self._withdraw_claim(entry.workload.id)
-        if entry.workload.id in self.holds and entry.proposal.mode is not Mode.FIT:
-            self._go_on_waiting(entry)
-            return
-        if self.policy.recompute_overlaps and self._overlaps(entry):
-            self.nominator.look_again(entry, without=self.victims)
-        proposal = entry.proposal
-        if proposal.mode is Mode.NO_FIT:
-            entry.wait(
-                Requeue.NO_FIT, proposal.no_fit.kind, proposal.no_fit.kueue, proposal.message
-            )
-        elif proposal.mode is Mode.PREEMPT and not entry.victims:
-            self._wait_without_victims(entry)
-        elif proposal.mode is Mode.PREEMPT and entry.workload.preemption_gated:
-            entry.wait(Requeue.GATED, "gated", "AdmissionGated", GATED)
-        elif proposal.mode is Mode.DEFERRED_FIT:
-            self._wait_for_room(entry)
-        elif self._overlaps(entry):
-            self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
-            entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
-        elif not self._still_fits(entry) and not self._breaks_weaker_holds(entry):
-            if proposal.mode is Mode.PREEMPT:
-                self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
-            entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
-        elif proposal.mode is Mode.PREEMPT and not self._takes_back_only(entry):
-            self._preempt(entry)
-        elif not self._fits_before_victims_leave(entry):
-            self._wait_for_room(entry)
-        elif self._place(entry):
-            self._take_room(entry)
-
-    def _place(self, entry: Entry) -> bool:
-        """Quota is there; are the nodes? Where quota alone decides, nobody asks."""
-        return True
-
-    def _overlaps(self, entry: Entry) -> bool:
-        return any(victim.held.id in self.victims for victim in entry.victims)
-
-    def _still_fits(self, entry: Entry) -> bool:
-        """With everybody gone who was asked to go, by this entry or by earlier ones."""
-        with self.ledger.what_if():
-            self.victims.free_room(self.ledger)
-            for victim in entry.victims:
-                self.ledger.release(victim.held.id)
-            return self.ledger.queue(entry.queue).fits(entry.usage)
-
-    def _breaks_weaker_holds(self, entry: Entry) -> bool:
-        """Room kept for a lower priority may be taken, as much as needed of it."""
-        broken: list[WorkloadId] = []
-        with self.ledger.what_if():
-            for key in self.holds.weaker_than(entry):
-                if key in self.claims:
-                    queue, usage = self.claims[key]
-                    self.ledger.remove_usage(queue, usage)
-                    broken.append(key)
-                    if self._still_fits(entry):
-                        break
-            else:
-                return False
-        for key in broken:
-            self._withdraw_claim(key)
-            self.decisions.append(self.holds.end(key, because=f"taken by {entry.workload.id}"))
-        return True
-
-    def _fits_before_victims_leave(self, entry: Entry) -> bool:
-        """Room that is only on its way is not there yet. Kueue does not ask, and may admit too much for a moment."""
-        if self.policy.victims == "kueue" or not self.victims:
-            return True
-        with self.ledger.what_if():
-            for queue, usage in self.claims.values():
-                self.ledger.remove_usage(queue, usage)
-            for victim in entry.victims:
-                self.ledger.release(victim.held.id)
-            return self.ledger.queue(entry.queue).fits(entry.usage)
-
-    def _wait_for_room(self, entry: Entry) -> None:
-        self._claim(entry, entry.usage)
-        entry.wait(
-            Requeue.PENDING_PREEMPTION,
-            "fits-after-victims",
-            "WaitingForPreemptedWorkloads",
-            FITS_LATER,
-        )
-
-    def _take_room(self, entry: Entry) -> None:
-        for victim in entry.victims:
-            self.ledger.release(victim.held.id)
-        self.ledger.add_usage(entry.queue, entry.usage)
-        entry.outcome = Outcome.ADMITTED
-
-    def _takes_back_only(self, entry: Entry) -> bool:
-        """All its victims were admitted a moment ago, in this same cycle: nobody has to be stopped for it."""
-        return all(victim.held.id in self.admitted for victim in entry.victims)
-
-    def _wait_without_victims(self, entry: Entry) -> None:
-        """Nobody to take from. Keep what is free, lest others slip in and it never adds up; unless quota can be taken back."""
-        if self.state.queues[entry.queue].preemption.reclaim != "Any":
-            self._reserve_for(entry)
-        entry.wait(Requeue.NO_CANDIDATES, "no-quota", "WaitingForQuota", entry.proposal.message)
-
-    def _reserve_for(self, entry: Entry) -> None:
-        reserved: dict[FlavorResource, int] = {}
-        node = self.ledger.queue(entry.queue)
-        for fr, amount in entry.proposal.usage.items():
-            room = node.quota(fr) - node.used(fr)
-            if entry.proposal.borrowing == 0:
-                reserved[fr] = max(0, min(amount, room))
-                continue
-            limit = node.borrowing_limit.get(fr)
-            reserved[fr] = amount if limit is None else min(amount, room + limit)
-        self._claim(entry, reserved)
-
-    def _claim(self, entry: Entry, usage: Usage) -> None:
-        """For the rest of the round; if victims are on their way out for it, for the rest of the cycle."""
-        self.ledger.add_usage(entry.queue, usage)
-        self.claims[entry.workload.id] = (entry.queue, usage)
-
-    def _withdraw_claim(self, workload: WorkloadId) -> None:
-        if workload in self.claims:
-            queue, usage = self.claims.pop(workload)
-            self.ledger.remove_usage(queue, usage)
-
-    def _go_on_waiting(self, entry: Entry) -> None:
-        """Its victims were told in an earlier cycle and have not left yet: no reason to tell others."""
-        queue, usage = self.held_claims[entry.workload.id]
-        self.ledger.add_usage(queue, usage)
-        self.claims[entry.workload.id] = (queue, usage)
-        hold = self.state.holds[entry.workload.id]
-        message = (
-            f"{entry.proposal.message}. Pending the preemption of {len(hold.victims)} workload(s)"
-        )
-        entry.wait(
-            Requeue.PENDING_PREEMPTION, "hold", "WaitingForPreemptedWorkloads", message, hold.until
-        )
-
-    def _preempt(self, entry: Entry) -> None:
-        for victim in entry.victims:
-            self.victims.add(victim.held)
-        self._claim(entry, entry.usage)
-        message = entry.proposal.message
-        message += f". Pending the preemption of {len(entry.victims)} workload(s)"
-        entry.outcome = Outcome.PREEMPTS
-        entry.wait(
-            Requeue.PENDING_PREEMPTION,
-            "waiting-for-victims",
-            "WaitingForPreemptedWorkloads",
-            message,
-        )
 
     # -- after a round -------------------------------------------------------------------------------------------
 
@@ -293,7 +111,7 @@ class _Cycle:
         if not entry.second_pass:
             workload = msgspec.structs.replace(entry.workload, admission=admit.admission)
             self.ledger.reserve(Held(workload, entry.queue, entry.usage))
-        self.admitted[entry.workload.id] = entry
+        self.serving.admitted.add(entry.workload.id)
         self._set_aside(entry)
 
     def _set_aside(self, entry: Entry) -> None:
@@ -302,7 +120,7 @@ class _Cycle:
 
     def _evict(self, entry: Entry) -> None:
         for victim in entry.victims:
-            if victim.held.id in self.admitted:
+            if victim.held.id in self.serving.admitted:
                 self._take_back(victim.held, entry)
             else:
                 self.decisions.append(_eviction(entry, victim))
@@ -310,8 +128,8 @@ class _Cycle:
     def _take_back(self, held: Held, entry: Entry) -> None:
         """Admitted in an earlier round, in the way now: it simply was not admitted. Nobody fell, nothing was lost."""
         self.ledger.release(held.id)
-        self.victims.discard(held)
-        del self.admitted[held.id]
+        self.serving.victims.discard(held)
+        self.serving.admitted.discard(held.id)
         self.decisions = [
             d for d in self.decisions if not (isinstance(d, Admit) and d.workload == held.id)
         ]
@@ -331,7 +149,7 @@ class _Cycle:
             workload=entry.workload.id, reason=entry.reason, parked=parked
         )
         if how is not Requeue.PENDING_PREEMPTION:
-            self.claims.pop(entry.workload.id, None)
+            self.serving.forget_claim(entry)
         if parked:
             return True
         if how is Requeue.PENDING_PREEMPTION and self._serves_next(entry.queue):
@@ -341,13 +159,13 @@ class _Cycle:
             # The head stays where it is, and room only shrinks within a cycle: nobody behind it has a turn.
             self.open.remove(entry.queue)
             if how is Requeue.NO_CANDIDATES:
-                self.blocked[entry.queue] = entry
+                self.serving.blocked[entry.queue] = entry
         return untried or entry.outcome is Outcome.PREEMPTS
 
     def _hold_room(self, entry: Entry) -> None:
         """Until its victims are gone and it gets in, in a later cycle."""
         waits = entry.requeue is Requeue.PENDING_PREEMPTION and self.policy.victims != "kueue"
-        if waits and entry.workload.id not in self.holds:
+        if waits and entry.workload.id not in self.serving.holds:
             self.decisions.append(hold_for(entry, self.now, self.policy))
 
     def _serves_next(self, queue: QueueName) -> bool:
@@ -373,7 +191,7 @@ class _Cycle:
         return Plan(
             decisions=(*self.decisions, *self.waits.values()),
             rounds=self.rounds,
-            skipped_preemptions=self.skipped,
+            skipped_preemptions=self.serving.skipped,
         )
 
 
