@@ -102,6 +102,8 @@ class Serving:
 
     def _still_fits(self, entry: Entry) -> bool:
         """With everybody gone who was asked to go, by this entry or by earlier ones."""
+        if not self.victims and not entry.victims:
+            return self.ledger.queue(entry.queue).fits(entry.usage)
         with self.ledger.what_if():
             self.victims.free_room(self.ledger)
             for victim in entry.victims:

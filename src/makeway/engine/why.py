@@ -26,8 +26,6 @@ from makeway.model.resources import format_amount
 from makeway.model.workload import Workload, WorkloadId
 
 MOST_HOLDERS = 5  # the largest; a list of hundreds explains nothing
-# Why a rule protects nobody: a word of the API in the words of people.
-_TOO_HIGH = "its priority {0} is not below {1}"
 
 
 def why(state: State, workload: WorkloadId, now: float, policy: Policy) -> Reason | None:
@@ -103,7 +101,7 @@ def _refusal(field: str, rule: str, asking: Workload, held: Held, policy: Policy
         return ""
     if rule in ("", "Never"):
         return f"{field} is Never"
-    return _TOO_HIGH.format(held.workload.priority, asking.priority)
+    return f"its priority {held.workload.priority} is not below {asking.priority}"
 
 
 def _needs_borrowing(
