@@ -178,7 +178,7 @@ class Serving:
                 reserved[fr] = max(0, min(amount, room))
                 continue
             limit = node.borrowing_limit.get(fr)
-            reserved[fr] = amount if limit is None else min(amount, room + limit)
+            reserved[fr] = amount if limit is None else max(0, min(amount, room + limit))
         self._claim(entry, reserved)
 
     def _claim(self, entry: Entry, usage: Usage) -> None:
