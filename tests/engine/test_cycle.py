@@ -308,3 +308,22 @@ def test_a_hold_that_ran_out_is_planned_anew() -> None:
     plan = decide(world, later, OURS)
     assert kind(plan, "waiting") == "waiting-for-victims"
     assert [h.until for h in plan.holds] == [later + OURS.hold_s]
+
+
+@pytest.mark.parametrize(
+    ("check", "rule", "message"),
+    [
+        ("Retry", "AdmissionCheck", 'Evicted due to AdmissionCheck in Retry state: "c" (later)'),
+        (
+            "Rejected",
+            "DeactivatedDueToAdmissionCheck",
+            'The workload is deactivated due to AdmissionCheck in Rejected state: "c" (later)',
+        ),
+    ],
+)
+def test_a_check_that_fails_sends_back_even_who_runs(check: str, rule: str, message: str) -> None:
+    failed = CheckState(name="c", state=check, message="later")  # type: ignore[arg-type]
+    plan = decide(state(queue("q", "2"), running("w", "q", 1, checks=(failed,))), NOW, KUEUE)
+    assert [(e.workload, e.reason.kueue, e.reason.message) for e in plan.evicts] == [
+        ("ns/w", rule, message)
+    ]

@@ -63,9 +63,7 @@ class State:
         self.unqueued: dict[
             WorkloadId, Workload
         ] = {}  # would wait, but no queue takes them: see `queueing_problem`
-        self.unchecked: dict[
-            WorkloadId, Workload
-        ] = {}  # quota reserved, admission checks still open
+        self.unchecked: dict[WorkloadId, Workload] = {}  # hold quota, and their checks matter
         self.progress: dict[WorkloadId, Progress] = {}
         self.rounds = 0  # ever decided; ages the progress above
         self.stopped_queues: set[QueueName] = set()
@@ -255,7 +253,7 @@ class State:
         if admission is None or workload.finished or not workload.active:
             self._release(workload.id)
             return
-        if not admission.admitted:
+        if not admission.admitted or any(c.state in ("Retry", "Rejected") for c in workload.checks):
             self.unchecked[workload.id] = workload
         before = self._ledger.get(workload.id)
         usage = usage_of(workload, admission)
