@@ -39,7 +39,7 @@ class Loop:
         self.state = state or State()
         self.idle = asyncio.Event()
         self.cycles = 0
-        self._cluster = cluster
+        self.cluster = cluster
         self._clock = clock
         self._policy = policy
         self._on_cycle = on_cycle
@@ -48,16 +48,16 @@ class Loop:
     async def run(self) -> None:
         while True:
             acted = await self.once()
-            if not acted and self._cluster.idle:
+            if not acted and self.cluster.idle:
                 self.idle.set()
             if not acted:
-                await self._cluster.wait(self._wake_at())
+                await self.cluster.wait(self._wake_at())
                 self.idle.clear()
 
     async def once(self) -> bool:
         """One turn; False when there was nothing to do."""
-        settled = await self._cluster.settle()
-        events = self._cluster.changes()
+        settled = await self.cluster.settle()
+        events = self.cluster.changes()
         for event in events:
             self.state.apply(event)
         now = self._clock.now()
@@ -69,7 +69,7 @@ class Loop:
         self.cycles += 1
         if self._on_cycle is not None:
             self._on_cycle(self.state, plan, now)
-        await self._cluster.apply(plan)
+        await self.cluster.apply(plan)
         self._decide_at = self._next_look(plan, now)
         return True
 
@@ -88,5 +88,5 @@ class Loop:
         return min(times, default=None)
 
     def _wake_at(self) -> float | None:
-        times = [t for t in (self._decide_at, self._cluster.wake_at()) if t is not None]
+        times = [t for t in (self._decide_at, self.cluster.wake_at()) if t is not None]
         return min(times, default=None)

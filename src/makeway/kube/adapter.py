@@ -41,10 +41,12 @@ log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.003  # changes that come together are looked at together
 QUEUE_STATUS_EVERY_S: Final = 0.2
+SOON_S: Final = 0.25
 LOOK_FOR_KINDS_EVERY_S: Final = 15.0
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 10.0
 QUEUES: Final = ("ClusterQueue", "LocalQueue")
+MOST_IN_A_PASS: Final = 256  # so that decisions do not wait for a flood of steps
 
 Task = tuple[str, str]  # what to reconcile: kind of reconcile, key
 
@@ -66,7 +68,7 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._failures = 0
-        self._served: set[str] = set()
+        self.served: set[str] = set()
         self.copy.listen(self._note)
 
     # Watching
@@ -74,8 +76,8 @@ class KubeCluster:
     async def follow(self, group: asyncio.TaskGroup, synced: asyncio.Event) -> None:
         """Watch all kinds that the API serves; the others when they appear."""
         while True:
-            fresh = [k for k in RESOURCES if k not in self._served and await self._serves(k)]
-            missing = REQUIRED - self._served - set(fresh)
+            fresh = [k for k in RESOURCES if k not in self.served and await self._serves(k)]
+            missing = REQUIRED - self.served - set(fresh)
             if missing:
                 raise UserError(f"the API does not serve {', '.join(sorted(missing))}.")
             reflectors = [self._watch(kind, group) for kind in fresh]
@@ -100,7 +102,7 @@ class KubeCluster:
             self._client, RESOURCES[kind], partial(self._hear, kind)
         )
         group.create_task(reflector.run(), name=f"watch {kind}")
-        self._served.add(kind)
+        self.served.add(kind)
         return reflector
 
     def _hear(self, kind: str, change: str, obj: Object) -> None:
@@ -216,6 +218,9 @@ class KubeCluster:
         marked, self._tasks = self._tasks, {}
         work: list[tuple[Task, list[Action]]] = []
         for task in marked:
+            if len(work) >= MOST_IN_A_PASS:
+                self._tasks[task] = None
+                continue
             if task[0] in QUEUES and self._too_soon(task, now):
                 continue
             steps = self._steps(task, now)
@@ -315,11 +320,14 @@ class KubeCluster:
             times.append(self.applier.later)
         return min(times, default=None)
 
+    def ring_soon(self) -> bool:
+        """Something is put off for a moment only."""
+        return bool(self._timers) and self._timers[0][0] <= self._clock.now() + SOON_S
+
     @property
     def idle(self) -> bool:
-        soon = self._clock.now() + QUEUE_STATUS_EVERY_S
-        near = bool(self._timers) and self._timers[0][0] <= soon
-        return not (self._tasks or self.projection.pending or near or self._changed.is_set())
+        waiting = self._tasks or self.projection.pending or self._changed.is_set()
+        return not waiting and not self.ring_soon()
 
     async def apply(self, plan: Plan) -> None:
         now = self._clock.now()
@@ -336,7 +344,7 @@ class KubeCluster:
 
     async def _write_ahead(self, plan: Plan, now: float) -> Plan:
         """Preemptions are on record before the first victim is touched; who is not on record is spared for now."""
-        if "Preemption" not in self._served:
+        if "Preemption" not in self.served:
             return plan
         records = self.applier.first(plan, now)
         unwritten = set()

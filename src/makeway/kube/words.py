@@ -18,6 +18,7 @@ NO_CLAIMS: Final = "no new claims to deallocate, "
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 NO_POTENTIAL_VICTIMS: Final = "no potential victims"
 TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
+TERMINATING_THERE: Final = "not eligible due to terminating pod on the nominated node."
 
 
 def fit_error(reason: Reason) -> str:
@@ -37,7 +38,8 @@ def unschedulable(reason: Reason, scheduler: str, *, draining: bool = False) -> 
     ours = scheduler == KOORDINATOR
     claims = "" if ours else NO_CLAIMS
     if reason.kind == "waiting-for-victims":
-        return f"{said} {claims}preemption: {TERMINATING}" if draining else said
+        leaving = TERMINATING_THERE if ours else TERMINATING
+        return f"{said} {claims}preemption: {leaving}" if draining else said
     if reason.not_eligible:
         return f"{said} {claims}preemption: {reason.not_eligible}"
     if reason.even_after:
