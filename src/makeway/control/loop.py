@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # Protections and patience end without anybody writing anything: look this often while somebody waits.
 LOOK_AGAIN_S: Final = 10.0
+LONGEST_PAUSE_S: Final = 30.0
 
 OnCycle = Callable[[State, Plan, float], None]
 
@@ -44,10 +45,20 @@ class Loop:
         self._policy = policy
         self._on_cycle = on_cycle
         self._decide_at: float | None = None
+        self._failures = 0
 
     async def run(self) -> None:
         while True:
-            acted = await self.once()
+            try:
+                acted = await self.once()
+                self._failures = 0
+            except Exception:
+                # A bug of ours must not stop everybody's work for good: say so, wait, and look at everything again.
+                log.exception("a cycle failed; this is a bug in makeway, please report it")
+                await asyncio.sleep(min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self._failures, 10)))
+                self._failures += 1
+                self._decide_at = 0.0
+                continue
             if not acted and self.cluster.idle:
                 self.idle.set()
             if not acted:

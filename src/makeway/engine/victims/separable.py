@@ -62,8 +62,8 @@ def propose(
     now = np.maximum((roster.table.free[:, asked] // need[asked]).min(axis=1), 0)
     already = np.minimum(np.where(suits, now, 0), count)
     short = count - int(already.sum())
-    if int(most.sum()) < count:
-        return None
+    if short <= 0 or int(most.sum()) < count:
+        return None  # the nodes have the room already (quota is short), or never will
     rows = np.flatnonzero(most > already)
     rows = rows[np.argsort(roster.table.rank[rows])]
     shops = _Shops(roster, need, allowed)
