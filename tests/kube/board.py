@@ -132,7 +132,11 @@ class MemoryApi:
             return
         grace = action.grace_s
         if grace is None:
-            grace = int(found.get("spec", {}).get("terminationGracePeriodSeconds", 30)) if running else 0
+            grace = (
+                int(found.get("spec", {}).get("terminationGracePeriodSeconds", 30))
+                if running
+                else 0
+            )
         found["metadata"]["deletionTimestamp"] = timestamp(self.clock.now() + grace)
         found["metadata"]["deletionGracePeriodSeconds"] = grace
         self.put(action.kind, found)
@@ -220,11 +224,19 @@ class Board:
         """What the job controller and a kubelet do for a Job that was started."""
         parent = self.get("Job", f"default/{name}")
         template = copies.deepcopy(parent["spec"]["template"])
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": parent["metadata"]["uid"], "controller": True}
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": name,
+            "uid": parent["metadata"]["uid"],
+            "controller": True,
+        }
         count = parent["spec"]["parallelism"]
         for number in range(count):
             meta = {**template["metadata"], "name": f"{name}-{number}", "ownerReferences": [owner]}
-            self.put("Pod", {"metadata": meta, "spec": template["spec"], "status": {"phase": "Pending"}})
+            self.put(
+                "Pod", {"metadata": meta, "spec": template["spec"], "status": {"phase": "Pending"}}
+            )
         self.patch("Job", f"default/{name}", {"status": {"active": count}})
         await self.settle()
         for number in range(count):
@@ -237,7 +249,18 @@ class Board:
         conditions = [{"type": "Ready", "status": "True"}]
         state = {"name": "app", "state": {"running": {"startedAt": now}}}
         assert self.get("Pod", pod_key)["spec"].get("nodeName"), f"{pod_key} has no node"
-        self.patch("Pod", pod_key, {"status": {"phase": "Running", "conditions": conditions, "containerStatuses": [state], "startTime": now}})
+        self.patch(
+            "Pod",
+            pod_key,
+            {
+                "status": {
+                    "phase": "Running",
+                    "conditions": conditions,
+                    "containerStatuses": [state],
+                    "startTime": now,
+                }
+            },
+        )
 
     async def stop_pods(self, name: str) -> None:
         """The pods of a suspended Job are deleted and gone."""
@@ -290,7 +313,9 @@ def containers(cpu: str = "1", **more: str) -> list[Object]:
     return [{"name": "app", "resources": {"requests": {"cpu": cpu, **more}}}]
 
 
-def job(name: str, cpu: str = "1", *, queue: str = "queue", priority: str = "", **spec: Any) -> Object:
+def job(
+    name: str, cpu: str = "1", *, queue: str = "queue", priority: str = "", **spec: Any
+) -> Object:
     labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
     if priority:
         labels["kueue.x-k8s.io/priority-class"] = priority

@@ -47,7 +47,10 @@ async def test_is_admitted_and_started_with_the_labels_of_its_queue() -> None:
 
 async def test_runs_where_its_flavor_says() -> None:
     b = board()
-    b.put("ResourceFlavor", flavor(nodeLabels={"tier": "spot"}, tolerations=[{"key": "spot", "operator": "Exists"}]))
+    b.put(
+        "ResourceFlavor",
+        flavor(nodeLabels={"tier": "spot"}, tolerations=[{"key": "spot", "operator": "Exists"}]),
+    )
     b.patch("Node", "node-1", {"metadata": {"labels": {"tier": "spot"}}})
     b.put("Job", job("train"))
 
@@ -100,7 +103,10 @@ async def test_a_victim_is_suspended_restored_and_requeued() -> None:
     status, reason, message = b.condition(b.workload_of("low"), "Evicted")
     assert (status, reason) == ("True", "Preempted")
     assert message.startswith("Preempted to accommodate a workload (UID: ")
-    assert "due to prioritization in the ClusterQueue; preemptor path: /cq; preemptee path: /cq; preemptor: " in message
+    assert (
+        "due to prioritization in the ClusterQueue; preemptor path: /cq; preemptee path: /cq; preemptor: "
+        in message
+    )
     assert "(priority 1000 over 100); loss: " in message
     assert b.condition(b.workload_of("low"), "Requeued")[0:2] == ("True", "Preempted")
     assert b.condition(b.workload_of("high"), "Admitted")[0] == "True"
@@ -114,7 +120,12 @@ async def test_finishes_with_its_job_and_lets_the_next_one_in() -> None:
     b.put("Job", job("first", "3"))
     b.put("Job", job("second", "3"))
     await b.settle()
-    done = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
+    done = {
+        "type": "Complete",
+        "status": "True",
+        "reason": "CompletionsReached",
+        "message": "Reached expected number of succeeded pods",
+    }
     b.patch("Job", "default/first", {"status": {"succeeded": 1, "conditions": [done]}})
 
     await b.settle()
@@ -159,7 +170,9 @@ async def test_waits_for_its_priority_class_and_says_so_once() -> None:
     b.put("Job", job("train", priority="unheard-of"))
     await b.settle()
     await b.settle()
-    assert b.told("WorkloadPriorityClassNotFound") == ['WorkloadPriorityClass "unheard-of" not found']
+    assert b.told("WorkloadPriorityClassNotFound") == [
+        'WorkloadPriorityClass "unheard-of" not found'
+    ]
 
     b.put("WorkloadPriorityClass", priority_class("unheard-of", 7))
     await b.settle()
@@ -176,7 +189,9 @@ async def test_a_changed_job_changes_its_waiting_workload() -> None:
     await b.settle()
 
     assert b.workload_of("train")["spec"]["podSets"][0]["count"] == 2
-    assert b.told("UpdatedWorkload")[0].startswith("Updated not matching Workload for suspended job")
+    assert b.told("UpdatedWorkload")[0].startswith(
+        "Updated not matching Workload for suspended job"
+    )
 
 
 async def test_a_deleted_job_frees_its_quota() -> None:
@@ -197,7 +212,9 @@ async def test_a_deleted_workload_is_made_anew() -> None:
     b.put("Job", job("train"))
     await b.settle()
     name = b.workload_of("train")["metadata"]["name"]
-    b.patch("Workload", f"default/{name}", {"metadata": {"deletionTimestamp": "2027-01-15T08:00:00Z"}})
+    b.patch(
+        "Workload", f"default/{name}", {"metadata": {"deletionTimestamp": "2027-01-15T08:00:00Z"}}
+    )
 
     await b.settle()
 
@@ -212,10 +229,29 @@ async def test_a_conflict_of_node_labels_is_final() -> None:
     picky = job("train")
     picky["spec"]["template"]["metadata"]["labels"]["paid-by"] = "us"
     b.put("Job", picky)
-    check = {"name": "budget", "state": "Ready", "podSetUpdates": [{"name": "main", "labels": {"paid-by": "them"}}]}
-    b.put("AdmissionCheck", {"metadata": {"name": "budget"}, "spec": {"controllerName": "x"}, "status": {"conditions": [{"type": "Active", "status": "True", "reason": "Active", "message": ""}]}})
+    check = {
+        "name": "budget",
+        "state": "Ready",
+        "podSetUpdates": [{"name": "main", "labels": {"paid-by": "them"}}],
+    }
+    b.put(
+        "AdmissionCheck",
+        {
+            "metadata": {"name": "budget"},
+            "spec": {"controllerName": "x"},
+            "status": {
+                "conditions": [
+                    {"type": "Active", "status": "True", "reason": "Active", "message": ""}
+                ]
+            },
+        },
+    )
     b.patch("Node", "node-1", {"metadata": {"labels": {"tier": "spot"}}})
-    b.patch("ClusterQueue", "cq", {"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}})
+    b.patch(
+        "ClusterQueue",
+        "cq",
+        {"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}},
+    )
     await b.settle()
     name = b.workload_of("train")["metadata"]["name"]
     b.patch("Workload", f"default/{name}", {"status": {"admissionChecks": [check]}})
