@@ -113,6 +113,11 @@ def test_an_incomplete_gang_is_held_back_with_the_numbers() -> None:
     assert found.gang.minimums == (("team/g", 2),)
 
 
+def test_a_gang_waits_for_its_pod_group() -> None:
+    found = gang_workload(WorkloadId("team/g"), [Member(gang="team/g", pods=(pod("a"),))], ours=True)
+    assert found.held_back == "its PodGroup team/g does not exist yet"
+
+
 def test_one_member_that_may_not_preempt_speaks_for_all() -> None:
     member = Member(
         gang="team/g",

@@ -456,6 +456,7 @@ class Applier:
     def _wait_pods(self, wait: Wait, now: float) -> list[list[Action]]:
         """Pods without a Workload object carry their reason themselves."""
         lists: list[list[Action]] = []
+        leaving = self._some_have_left(wait.workload)
         for key_ in self._pods_of(wait.workload):
             found = self._copy.get("Pod", key_)
             if (
@@ -465,13 +466,29 @@ class Applier:
                 or terminating(found)
             ):
                 continue
-            # Who waits for others to leave keeps pointing at their nodes.
-            draining = wait.reason.kind == "waiting-for-victims"
-            node = str(status(found).get("nominatedNodeName") or "") if draining else ""
-            scheduler = pod.scheduler_name(found)
-            message = words.unschedulable(wait.reason, scheduler, draining=draining and bool(node))
+            node = str(status(found).get("nominatedNodeName") or "")
+            if wait.reason.kind != "waiting-for-victims":
+                node = ""
+            elif node and not leaving:
+                continue  # nothing new: it was told whom it waits for
+            message = words.unschedulable(
+                wait.reason, pod.scheduler_name(found), draining=leaving and bool(node)
+            )
             lists.append(self._unschedulable(found, message, node, now))
         return lists
+
+    def _some_have_left(self, workload_id: str) -> bool:
+        """Of the victims that it waits for, some are gone and some are not."""
+        keys = [
+            pod_key
+            for record in self._copy.all("Preemption")
+            if preemptions.is_open(record) and spec(record).get("preemptor") == workload_id
+            for victim in spec(record).get("victims") or []
+            for pod_key in victim.get("pods") or self._pods_of(victim["workload"])
+        ]
+        found = [self._copy.get("Pod", pod_key) for pod_key in keys]
+        gone = [one is None or pod.ended(one) for one in found]
+        return any(gone) and not all(gone)
 
     def _unschedulable(self, found: Object, message: str, node: str, now: float) -> list[Action]:
         known = conditions.find(found, "PodScheduled") or {}

@@ -25,6 +25,7 @@ from makeway.kinds import (
     podgroup,
     resourceflavor,
     topology,
+    volumes,
     workload,
 )
 from makeway.kinds import namespace as namespaces
@@ -147,6 +148,9 @@ class Projection:
             self._mark("workload", key_)
         elif kind == "Preemption":
             self._mark("hold", key_)
+        elif kind == "PersistentVolumeClaim":
+            for user in self._copy.by("pods by claim", key_):
+                self._mark("pod", key(user))
 
     def _note_job(self, changed: Json) -> None:
         for owned in self._copy.by("workloads by owner", uid(changed)):
@@ -230,16 +234,19 @@ class Projection:
             role = podgroup.role_hash(one) if pod.group_name(one) else "main"
             return WorkloadId(f"{space}/{pod.workload_of_queued(one)}"), role
         gang = podgroup.gang_of(one)
-        if gang is not None and self._is_gang(gang):
+        if gang is not None and self._is_gang(gang, one):
             return self._gang_id(gang), gang
         parent = self._indexed_parent(one)
         if parent is not None:
             return WorkloadId(key(parent)), "main"
         return WorkloadId(key(one)), "main"
 
-    def _is_gang(self, gang: str) -> bool:
+    def _is_gang(self, gang: str, one: Json) -> bool:
+        """The default scheduler's pods may carry the label without meaning it; other schedulers' wait for their PodGroup."""
         groups = list(self._world.pod_groups(gang))
-        return not groups or any(group.minimum is not None for group in groups)
+        if groups:
+            return any(group.minimum is not None for group in groups)
+        return podgroup.says_minimum(one) or pod.scheduler_name(one) != pod.DEFAULT_SCHEDULER
 
     def _gang_id(self, gang: str) -> WorkloadId:
         group = next(iter(self._world.pod_groups(gang)), None)
@@ -263,7 +270,10 @@ class Projection:
         found = self._copy.get("Pod", key_)
         if found is None:
             return None
-        return pod.pod_from(found, *self.workload_of(found))
+        made = pod.pod_from(found, *self.workload_of(found))
+        return msgspec.structs.replace(
+            made, shape=volumes.with_volumes(made.shape, found, self._copy.get)
+        )
 
     # Workloads
 

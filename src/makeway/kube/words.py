@@ -26,14 +26,16 @@ def fit_error(reason: Reason) -> str:
     if not reason.nodes_total:
         return NO_NODES
     if not reason.verdicts:
-        return f"0/{reason.nodes_total} nodes are available: {reason.message or reason.kind}."
+        # kube-scheduler's own tail: the plugin that looks at claims finds nothing to say.
+        why = reason.message or reason.kind
+        return f"0/{reason.nodes_total} nodes are available: {why}. not found"
     return f"0/{reason.nodes_total} nodes are available: {_histogram(reason.verdicts)}."
 
 
 def unschedulable(reason: Reason, scheduler: str, *, draining: bool = False) -> str:
     """The whole message of a pod that waits. `draining`: its victims are on their way out already."""
     said = fit_error(reason)
-    if said == NO_NODES:
+    if said == NO_NODES or not reason.verdicts:
         return said
     ours = scheduler == KOORDINATOR
     claims = "" if ours else NO_CLAIMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from makeway.control.config import Configuration
-from makeway.kinds import composing, pod, podgroup
+from makeway.kinds import composing, pod, podgroup, volumes
 from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import (
     QUEUE_NAME,
@@ -38,6 +38,7 @@ class World:
         copy.index("workloads by cluster queue", "Workload", _cluster_queue)
         copy.index("local queues by cluster queue", "LocalQueue", _target_queue)
         copy.index("pods by group", "Pod", _group)
+        copy.index("pods by claim", "Pod", _claims)
         copy.index("pods by gang", "Pod", _gang)
         copy.index("pods by workload", "Pod", _workload)
         copy.index("workloads by namespace", "Workload", lambda obj: [namespace(obj)])
@@ -138,6 +139,10 @@ def _target_queue(local_queue: Json) -> list[str]:
 def _group(obj: Json) -> list[str]:
     group = pod.group_of(obj)
     return [f"{group.namespace}/{group.name}"] if group else []
+
+
+def _claims(obj: Json) -> list[str]:
+    return [f"{namespace(obj)}/{claim}" for claim in volumes.claim_names(obj)]
 
 
 def _gang(obj: Json) -> list[str]:
