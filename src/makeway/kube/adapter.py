@@ -21,6 +21,8 @@ from makeway.client.watch import DELETED
 from makeway.control.config import Configuration, policy_of
 from makeway.control.loop import Loop, OnCycle
 from makeway.control.ports import Clock
+from makeway.engine.fairness import share
+from makeway.engine.state import State
 from makeway.errors import UserError
 from makeway.kinds import pod
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
@@ -140,6 +142,9 @@ class KubeCluster:
                 self._mark_workloads(
                     w for w in self.copy.all("Workload") if not standing.has_quota(w)
                 )
+            case "LimitRange":
+                space = key_.split("/", 1)[0]
+                self._mark_workloads(self.copy.by("workloads by namespace", space))
             case "PriorityClass" | "WorkloadPriorityClass":
                 self._mark_all("Job")
                 for one in self.copy.all("Pod"):
@@ -266,6 +271,8 @@ class KubeCluster:
                 return queues.reconcile_local_queue(found, self.world, now)
             case "ResourceFlavor":
                 return queues.reconcile_flavor(found, self.world)
+            case "Cohort":
+                return queues.reconcile_cohort(found, self.world)
             case "Preemption":
                 return reconcile_preemption(found, self.world, now)
             case _:
@@ -342,6 +349,19 @@ class KubeCluster:
             self.projection.remark(decision.workload)
         await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 12)))
 
+    def observe(self, state: State) -> None:
+        """After a cycle: the shares that queues and cohorts show under fair sharing."""
+        if self.world.config.fair_sharing is None:
+            return
+        tree = state.ledger.tree
+        nodes = [("ClusterQueue", node) for node in tree.queues.values()]
+        nodes += [("Cohort", node) for node in tree.cohorts.values()]
+        for kind, node in nodes:
+            value = share(node).rounded()
+            if self.world.shares.get((kind, node.name)) != value:
+                self.world.shares[kind, node.name] = value
+                self._mark(kind, node.name)
+
     async def _write_ahead(self, plan: Plan, now: float) -> Plan:
         """Preemptions are on record before the first victim is touched; who is not on record is spared for now."""
         if "Preemption" not in self.served:
@@ -370,7 +390,13 @@ async def run_scheduler(
 ) -> None:
     """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
     cluster = KubeCluster(client, config, clock)
-    loop = Loop(cluster, clock, policy_of(config), on_cycle=on_cycle)
+
+    def watch(state: State, plan: Plan, now: float) -> None:
+        cluster.observe(state)
+        if on_cycle is not None:
+            on_cycle(state, plan, now)
+
+    loop = Loop(cluster, clock, policy_of(config), on_cycle=watch)
     synced = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(cluster.writer.tell_all(), name="events")

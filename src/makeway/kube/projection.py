@@ -130,6 +130,7 @@ class Projection:
         if kind in SIMPLE:
             self._mark(kind, key_)
             if kind == "Namespace":
+                # Its labels may say that others place its pods.
                 for found in self._copy.by("workloads by namespace", key_):
                     self._mark("workload", key(found))
         elif kind == "Workload":
@@ -148,6 +149,9 @@ class Projection:
             self._mark("workload", key_)
         elif kind == "Preemption":
             self._mark("hold", key_)
+        elif kind == "LimitRange":
+            for found in self._copy.by("workloads by namespace", key_.split("/", 1)[0]):
+                self._mark("workload", key(found))
         elif kind == "PersistentVolumeClaim":
             for user in self._copy.by("pods by claim", key_):
                 self._mark("pod", key(user))
@@ -340,7 +344,8 @@ class Projection:
 
     def _queued(self, found: Json) -> Workload:
         """A Workload object, with what its owner says about it."""
-        read = workload.read(_without_promises(found))
+        read = workload.read(_without_promises(self._world.counted(found)))
+        refused = "" if standing.has_quota(found) else self._world.refusal(found)
         owner = self._world.owner_of(found)
         template = ((spec(found).get("podSets") or [{}])[0]).get("template") or {}
         places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
@@ -352,6 +357,7 @@ class Projection:
             pod_priority=self._pod_priority(template),
             protected=pod.protected(template) or pod.protected(owner or {}),
             placement=self._placement(found),
+            held_back=read.held_back or refused,
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
 

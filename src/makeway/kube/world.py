@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from makeway.control.config import Configuration
-from makeway.kinds import composing, pod, podgroup, volumes
+from makeway.kinds import composing, limits, pod, podgroup, volumes
 from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import (
     QUEUE_NAME,
@@ -32,6 +32,8 @@ class World:
     def __init__(self, copy: LocalCopy, config: Configuration) -> None:
         self.copy = copy
         self.config = config
+        self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
+        copy.index("limit ranges", "LimitRange", lambda obj: [namespace(obj)])
         copy.index("children", "Pod", _owner_uids)
         copy.index("workloads by owner", "Workload", _owner_uids)
         copy.index("workloads by local queue", "Workload", _local_queue)
@@ -55,6 +57,39 @@ class World:
 
     def flavor(self, flavor_name: str) -> Object | None:
         return self.copy.get("ResourceFlavor", flavor_name)
+
+    def counted(self, workload: Json) -> Object:
+        """The Workload as its pods will be counted: with the defaults of its namespace and runtime classes."""
+        ranges = self.copy.by("limit ranges", namespace(workload))
+        pod_sets = spec(workload).get("podSets") or []
+        if not ranges and not any(_runtime(pod_set) for pod_set in pod_sets):
+            return dict(workload)
+        found = limits.summarize(ranges)
+        fixed = [
+            {
+                **pod_set,
+                "template": {
+                    **pod_set["template"],
+                    "spec": limits.limited(
+                        pod_set["template"].get("spec") or {},
+                        found,
+                        self.copy.get("RuntimeClass", _runtime(pod_set)),
+                    ),
+                },
+            }
+            for pod_set in pod_sets
+        ]
+        return {**workload, "spec": {**spec(workload), "podSets": fixed}}
+
+    def refusal(self, workload: Json) -> str:
+        """Why the API would refuse its pods; empty when it would not."""
+        found = limits.summarize(self.copy.by("limit ranges", namespace(workload)))
+        for index, pod_set in enumerate(spec(self.counted(workload)).get("podSets") or []):
+            path = f"spec.podSets[{index}].template.spec"
+            said = limits.trouble(pod_set["template"].get("spec") or {}, found, path)
+            if said:
+                return said
+        return ""
 
     def local_queue_of(self, workload: Json) -> Object | None:
         return self.copy.get(
@@ -117,6 +152,10 @@ class World:
             found = self.copy.get(kind, gang)
             if found is not None:
                 yield podgroup.pod_group_from(found)
+
+
+def _runtime(pod_set: Json) -> str:
+    return str((pod_set["template"].get("spec") or {}).get("runtimeClassName") or "")
 
 
 def _owner_uids(obj: Json) -> list[str]:
