@@ -63,7 +63,7 @@ class MemoryApi:
         return [await self.run(actions) for actions in lists]
 
     async def run(self, actions: Iterable[Action]) -> bool:
-        return all([self._do(action) for action in actions])
+        return all(self._do(action) for action in actions)  # stops at the first that fails
 
     def tell(self, tell: Tell) -> None:
         if not (tell.once and tell in self.told):
@@ -115,10 +115,10 @@ class MemoryApi:
             _merge_conditions(found, body)
         _merge(found, body)
         meta = found["metadata"]
-        if meta.get("deletionTimestamp") and not meta.get("finalizers"):
-            if action.kind != "Pod" or not found["spec"].get("nodeName"):
-                self.cluster.copy.drop(action.kind, found)
-                return True
+        runs = action.kind == "Pod" and found["spec"].get("nodeName")
+        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not runs:
+            self.cluster.copy.drop(action.kind, found)
+            return True
         self.put(action.kind, found)
         return True
 
@@ -345,9 +345,16 @@ def pod(name: str, cpu: str = "1", *, labels: dict[str, str] | None = None, **sp
 
 
 def queued_pod(
-    name: str, cpu: str = "1", *, group: str = "", total: int = 0, priority: str = "", **notes: str
+    name: str,
+    cpu: str = "1",
+    *,
+    group: str = "",
+    total: int = 0,
+    priority: str = "",
+    notes: dict[str, str] | None = None,
 ) -> Object:
     """As admission leaves it: labelled, gated, with our finalizer."""
+    notes = dict(notes or {})
     labels = {"kueue.x-k8s.io/queue-name": "queue", "kueue.x-k8s.io/managed": "true"}
     if group:
         labels["kueue.x-k8s.io/pod-group-name"] = group

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.kube.board import (
     Board,
     cluster_queue,
@@ -12,10 +14,10 @@ from tests.kube.board import (
     priority_class,
 )
 
-PREEMPTS = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+PREEMPTS: dict[str, Any] = {"preemption": {"withinClusterQueue": "LowerPriority"}}
 
 
-def board(cpu: str = "10", config: str = "", **spec: object) -> Board:
+def board(cpu: str = "10", config: str = "", **spec: Any) -> Board:
     made = Board(config)
     made.put("Namespace", {"metadata": {"name": "default"}})
     made.put("ResourceFlavor", flavor())

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.kube.board import Board, queued_pod
 from tests.kube.test_jobs import PREEMPTS, board
 
-GROUP = {"group": "g", "total": 2}
+
+def member(
+    name: str, cpu: str = "1", priority: str = "", notes: dict[str, str] | None = None
+) -> dict[str, Any]:
+    return queued_pod(name, cpu, group="g", total=2, priority=priority, notes=notes)
 
 
 def gates(b: Board, name: str) -> list[dict[str, str]]:
@@ -58,7 +64,10 @@ async def test_an_evicted_pod_is_told_deleted_and_gone_with_its_workload() -> No
 
 async def test_a_pod_that_needs_longer_to_save_than_its_grace_gets_longer() -> None:
     b = board(cpu="4", **PREEMPTS)
-    b.put("Pod", queued_pod("low", "3", priority="low", **{"makeway.dev/checkpoint-on-term": "2m"}))
+    b.put(
+        "Pod",
+        queued_pod("low", "3", priority="low", notes={"makeway.dev/checkpoint-on-term": "2m"}),
+    )
     await b.settle()
     b.running("default/low")
     b.put("Pod", queued_pod("high", "3", priority="high"))
@@ -83,11 +92,11 @@ async def test_a_finished_pod_finishes_its_workload() -> None:
 
 async def test_a_group_waits_until_it_is_complete() -> None:
     b = board()
-    b.put("Pod", queued_pod("a", **GROUP))
+    b.put("Pod", member("a"))
     await b.settle()
     assert b.told("ErrWorkloadCompose") == ["'g' group has fewer runnable pods than expected"]
     assert b.cluster.copy.keys("Workload") == []
-    b.put("Pod", queued_pod("b", "2", **GROUP))
+    b.put("Pod", member("b", "2"))
 
     await b.settle()
 
@@ -98,9 +107,9 @@ async def test_a_group_waits_until_it_is_complete() -> None:
     assert gates(b, "a") == gates(b, "b") == []
 
 
-async def evicted_group(b: Board, **notes: str) -> None:
+async def evicted_group(b: Board, notes: dict[str, str] | None = None) -> None:
     for name in ("a", "b"):
-        b.put("Pod", queued_pod(name, "2", priority="low", **GROUP, **notes))
+        b.put("Pod", member(name, "2", "low", notes))
     await b.settle()
     for name in ("a", "b"):
         b.running(f"default/{name}")
@@ -126,7 +135,7 @@ async def test_an_evicted_group_waits_for_replacements() -> None:
     assert gates(b, "high") == []
 
     for name in ("c", "d"):
-        b.put("Pod", queued_pod(name, "2", priority="low", **GROUP))
+        b.put("Pod", member(name, "2", "low"))
     await b.settle()
 
     group = b.get("Workload", "default/g")
@@ -141,7 +150,7 @@ async def test_an_evicted_group_waits_for_replacements() -> None:
 
 async def test_a_group_that_cannot_be_retried_is_over() -> None:
     b = board(cpu="4", **PREEMPTS)
-    await evicted_group(b, **{"kueue.x-k8s.io/retriable-in-group": "false"})
+    await evicted_group(b, {"kueue.x-k8s.io/retriable-in-group": "false"})
     group = b.get("Workload", "default/g")
     assert b.condition(group, "Finished") == ("True", "Succeeded", "Pods succeeded: 0/2.")
     assert b.get("Pod", "default/a")["metadata"].get("finalizers") is None
@@ -149,8 +158,8 @@ async def test_a_group_that_cannot_be_retried_is_over() -> None:
 
 async def test_pods_that_succeeded_give_their_quota_back() -> None:
     b = board()
-    b.put("Pod", queued_pod("a", "2", **GROUP))
-    b.put("Pod", queued_pod("b", "3", **GROUP))
+    b.put("Pod", member("a", "2"))
+    b.put("Pod", member("b", "3"))
     await b.settle()
     for name in ("a", "b"):
         b.running(f"default/{name}")

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # Protections and patience end without anybody writing anything: look this often while somebody waits.
 LOOK_AGAIN_S: Final = 10.0
+FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
 OnCycle = Callable[[State, Plan, float], None]
@@ -55,7 +56,9 @@ class Loop:
             except Exception:
                 # A bug of ours must not stop everybody's work for good: say so, wait, and look at everything again.
                 log.exception("a cycle failed; this is a bug in makeway, please report it")
-                await asyncio.sleep(min(LONGEST_PAUSE_S, 0.5 * 2 ** min(self._failures, 10)))
+                await asyncio.sleep(
+                    min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
+                )
                 self._failures += 1
                 self._decide_at = 0.0
                 continue

@@ -170,6 +170,10 @@ class KubeCluster:
 
     def _note_workload(self, key_: str, before: Object | None, after: Object | None) -> None:
         self._mark("Workload", key_)
+        if before is not None and standing.unready(before):
+            # Somebody may wait for just this one to be ready, or gone.
+            for waiting in self.applier.blocked:
+                self.projection.remark(waiting)
         for state in (before, after):
             if state is None:
                 continue
