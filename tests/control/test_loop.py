@@ -31,6 +31,7 @@ class QuietCluster:
         self.plans: list[Plan] = []
         self.waits: list[float | None] = []
         self.woken = asyncio.Event()
+        self.applied = asyncio.Event()
         self.idle = True
 
     async def wait(self, until: float | None) -> None:
@@ -47,6 +48,7 @@ class QuietCluster:
 
     async def apply(self, plan: Plan) -> None:
         self.plans.append(plan)
+        self.applied.set()
 
     def wake_at(self) -> float | None:
         return None
@@ -95,8 +97,9 @@ async def test_reports_idle_and_wakes_up() -> None:
     assert len(cluster.plans) == 1
     cluster.news = [CHANGE]
     cluster.woken.set()
-    while len(cluster.plans) < 2:
-        await asyncio.sleep(0)
+    cluster.applied.clear()
+    await asyncio.wait_for(cluster.applied.wait(), 5)
+    assert len(cluster.plans) == 2
     task.cancel()
 
 
