@@ -180,8 +180,12 @@ async def test_a_gang_is_bound_whole_or_not_at_all() -> None:
     await b.settle()
     assert [line for line in b.api.log if line.startswith("bind")] == []
 
+    assert b.get("PodGroup", "default/g")["status"]["phase"] == "Scheduling"
+
     b.put("Node", node("node-3", cpu="4"))
     await b.settle()
+    group = b.get("PodGroup", "default/g")["status"]
+    assert (group["phase"], group["scheduled"]) == ("Scheduled", 3)
     assert sorted(b.get("Pod", f"default/{n}")["spec"]["nodeName"] for n in "abc") == [
         "node-1",
         "node-2",

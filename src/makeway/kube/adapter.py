@@ -26,14 +26,15 @@ from makeway.engine.state import State
 from makeway.errors import UserError
 from makeway.kinds import pod
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
-from makeway.kube import jobs, pods, queues, standing, workloads
+from makeway.kinds.podgroup import gang_of
+from makeway.kube import jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
 from makeway.kube.preempting import reconcile_preemption
 from makeway.kube.preemptions import is_open
 from makeway.kube.projection import Projection
-from makeway.kube.resources import REQUIRED, RESOURCES
+from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
 from makeway.kube.world import World
 from makeway.kube.writer import Writer
 from makeway.model.decision import Evict, Plan
@@ -97,7 +98,10 @@ class KubeCluster:
             if error.not_found:
                 return False
             raise
-        return any(r.get("name") == resource.plural for r in answer.get("resources") or [])
+        names = {str(r.get("name")) for r in answer.get("resources") or []}
+        if f"{resource.plural}/status" in names:
+            self.world.subresources.add(f"{kind}/status")
+        return resource.plural in names
 
     def _watch(self, kind: str, group: asyncio.TaskGroup) -> Reflector[Object]:
         reflector: Reflector[Object] = Reflector(
@@ -150,13 +154,17 @@ class KubeCluster:
                 for one in self.copy.all("Pod"):
                     self._mark_pod(one)
                 self._mark_workloads(self.copy.all("Workload"))
-            case "Preemption":
-                self._mark("Preemption", key_)
+            case "Preemption" | "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+                self._mark(kind, key_)
 
     def _note_pod(self, before: Object | None, after: Object | None) -> None:
         for state in (before, after):
             if state is not None:
                 self._mark_pod(state)
+                gang = gang_of(state)
+                if gang is not None:
+                    for kind in POD_GROUPS:
+                        self._mark(kind, gang)
         if after is None and before is not None and pod.queued(before):
             self._mark_workloads(self.copy.by("workloads by owner", uid(before)))
         self._mark_open_preemptions()
@@ -277,6 +285,8 @@ class KubeCluster:
                 return queues.reconcile_flavor(found, self.world)
             case "Cohort":
                 return queues.reconcile_cohort(found, self.world)
+            case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+                return podgroups.reconcile(what, found, self.world, now)
             case "Preemption":
                 return reconcile_preemption(found, self.world, now)
             case _:

@@ -33,6 +33,7 @@ class World:
         self.copy = copy
         self.config = config
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
+        self.subresources: set[str] = set()  # "PodGroup/status", where the API serves it
         copy.index("limit ranges", "LimitRange", lambda obj: [namespace(obj)])
         copy.index("children", "Pod", _owner_uids)
         copy.index("workloads by owner", "Workload", _owner_uids)
