@@ -100,6 +100,7 @@ class Projection:
         self._known: dict[tuple[type[Any], str], ModelObject] = {}
         # Nodes chosen for pods that the API has not seen yet; see `assume_placement`.
         self._assumed: dict[str, tuple[Placed, ...]] = {}
+        self._pod_sets: dict[str, tuple[tuple[str, ...], tuple[PodSet, ...], str]] = {}  # by uid
         self.faults: dict[str, str] = {}  # objects that cannot be read, and why
         self._copy.listen(self._note)
 
@@ -135,6 +136,8 @@ class Projection:
                     self._mark("workload", key(found))
         elif kind == "Workload":
             self._mark("workload", key_)
+            if after is None and before is not None:
+                self._pod_sets.pop(uid(before), None)
         elif kind == "Pod":
             self._mark("pod", key_)
             for state in (before, after):
@@ -344,8 +347,9 @@ class Projection:
 
     def _queued(self, found: Json) -> Workload:
         """A Workload object, with what its owner says about it."""
-        read = workload.read(_without_promises(self._world.counted(found)))
-        refused = "" if standing.has_quota(found) else self._world.refusal(found)
+        pod_sets, refused = self._asked(found)
+        read = workload.read(_without_promises({**found, "spec": {**spec(found), "podSets": []}}))
+        read = msgspec.structs.replace(read, pod_sets=pod_sets)
         owner = self._world.owner_of(found)
         template = ((spec(found).get("podSets") or [{}])[0]).get("template") or {}
         places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
@@ -357,9 +361,23 @@ class Projection:
             pod_priority=self._pod_priority(template),
             protected=pod.protected(template) or pod.protected(owner or {}),
             placement=self._placement(found),
-            held_back=read.held_back or refused,
+            held_back=read.held_back or ("" if standing.has_quota(found) else refused),
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
+
+    def _asked(self, found: Json) -> tuple[tuple[PodSet, ...], str]:
+        """Its pod sets, and why the API would refuse their pods. Read once: a status that changes does not change them."""
+        ranges = self._copy.by("limit ranges", namespace(found))
+        version = (
+            str(metadata(found).get("generation", metadata(found).get("resourceVersion"))),
+            *(str(metadata(r).get("resourceVersion")) for r in ranges),
+        )
+        known = self._pod_sets.get(uid(found))
+        if known is None or known[0] != version:
+            counted = {**self._world.counted(found), "status": {}}
+            pod_sets = workload.read(_without_promises(counted)).pod_sets
+            known = self._pod_sets[uid(found)] = (version, pod_sets, self._world.refusal(found))
+        return known[1], known[2]
 
     def _pod_priority(self, template: Json) -> int:
         """What its pods will have, which is another matter than its priority in the queue."""

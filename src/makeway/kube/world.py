@@ -33,6 +33,8 @@ class World:
         self.copy = copy
         self.config = config
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
+        self._classes: composing.Classes | None = None  # read anew when one changes
+        copy.listen(self._note)
         self.subresources: set[str] = set()  # "PodGroup/status", where the API serves it
         copy.index("limit ranges", "LimitRange", lambda obj: [namespace(obj)])
         copy.index("children", "Pod", _owner_uids)
@@ -48,8 +50,14 @@ class World:
         copy.index("jobs by namespace", "Job", lambda obj: [namespace(obj)])
         copy.index("pods by namespace", "Pod", lambda obj: [namespace(obj)])
 
+    def _note(self, kind: str, _key: str, _before: Object | None, _after: Object | None) -> None:
+        if kind in ("PriorityClass", "WorkloadPriorityClass"):
+            self._classes = None
+
     def classes(self) -> composing.Classes:
-        found = composing.Classes()
+        if self._classes is not None:
+            return self._classes
+        found = self._classes = composing.Classes()
         for obj in self.copy.all("WorkloadPriorityClass"):
             found.workload[name(obj)] = composing.priority_class_from(obj)
         for obj in self.copy.all("PriorityClass"):
