@@ -32,7 +32,7 @@ from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
 from makeway.kube.preempting import reconcile_preemption
-from makeway.kube.preemptions import is_open
+from makeway.kube.preemptions import is_open, losses
 from makeway.kube.projection import Projection
 from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
 from makeway.kube.world import World
@@ -71,6 +71,9 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._failures = 0
+        self._history: dict[str, tuple[float, ...]] | None = (
+            None  # read anew when a Preemption changes
+        )
         self.served: set[str] = set()
         self.copy.listen(self._note)
 
@@ -154,7 +157,10 @@ class KubeCluster:
                 for one in self.copy.all("Pod"):
                     self._mark_pod(one)
                 self._mark_workloads(self.copy.all("Workload"))
-            case "Preemption" | "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+            case "Preemption":
+                self._history = None
+                self._mark(kind, key_)
+            case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
                 self._mark(kind, key_)
 
     def _note_pod(self, before: Object | None, after: Object | None) -> None:
@@ -334,6 +340,11 @@ class KubeCluster:
 
     def changes(self) -> Sequence[Event]:
         return self.projection.drain()
+
+    def history(self) -> dict[str, tuple[float, ...]]:
+        if self._history is None:
+            self._history = losses(self.copy.all("Preemption"))
+        return self._history
 
     def wake_at(self) -> float | None:
         times = [self._timers[0][0]] if self._timers else []

@@ -12,11 +12,12 @@ import msgspec
 
 from makeway.control import explain
 from makeway.control.clock import timestamp
-from makeway.kinds import conditions, pod
+from makeway.kinds import conditions, pod, volumes
 from makeway.kinds.metadata import (
     JOB_UID,
     Json,
     Object,
+    annotations_of,
     created_at,
     key,
     labels,
@@ -161,8 +162,9 @@ class Applier:
             told = self._admitted_event(found, admission.queue, now, WORKLOAD_CONTROLLER)
             return [patch_status("Workload", found, standing.admit(found, now), told)]
         actions: list[Action] = []
-        if self._worth_writing(admit):
-            body = {"metadata": {"annotations": {PLACEMENT: placement_json(admit.placement)}}}
+        written = placement_json(admit.placement) if self._worth_writing(admit) else None
+        if written != annotations_of(found).get(PLACEMENT):
+            body = {"metadata": {"annotations": {PLACEMENT: written}}}
             # No version: the status patch that follows checks that nothing else changed.
             actions.append(
                 msgspec.structs.replace(patch_object("Workload", found, body), version="")
@@ -212,6 +214,12 @@ class Applier:
         found = self._copy.get("Pod", bind.pod)
         if found is None or spec(found).get("nodeName") or terminating(found):
             return []
+        late = list(volumes.late_claims(found, self._copy.get))
+        if late:
+            # Their volumes are made on the node that was chosen; when they are there, the pod can be bound.
+            return [
+                _select_node(claim, bind.node) for claim in late if not _selected(claim, bind.node)
+            ]
         note = f"Successfully assigned {bind.pod} to {bind.node}"
         told = self._pod_event(found, "Scheduled", note, action="Binding")
         return [
@@ -258,6 +266,7 @@ class Applier:
 
     def _evict_workload(self, victim: Object, evict: Evict, now: float) -> list[Action]:
         rule = evict.reason.rule or "InClusterQueue"
+        rule = rule[0].upper() + rule[1:]  # a condition's reason is one word in PascalCase
         message = self._preemption_message(victim, evict, rule)
         more = self._more(evict)
         change = standing.evict(victim, "Preempted", message + more, now, preempted=rule)
@@ -424,7 +433,7 @@ class Applier:
             attempt=preemptions.attempts(known, asked_by) + 1,
             preemptor_uid=asked_by,
             home=preemptor.split("/", 1)[0],
-            uids={w: m.uid for w, m in models.items() if m is not None},
+            uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
             now=now,
         )
         return Create(kind="Preemption", obj=record)
@@ -558,6 +567,15 @@ def _pod_status(found: Json, change: Object) -> Patch:
         style="strategic",
         subresource="status",
     )
+
+
+def _selected(claim: Json, node: str) -> bool:
+    return annotations_of(claim).get(volumes.SELECTED_NODE) == node
+
+
+def _select_node(claim: Json, node: str) -> Patch:
+    body = {"metadata": {"annotations": {volumes.SELECTED_NODE: node}}}
+    return patch_object("PersistentVolumeClaim", claim, body)
 
 
 def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:

@@ -6,16 +6,25 @@ ran out first, Cancelled when whoever asked is gone or over.
 
 from __future__ import annotations
 
+from typing import Final
+
 from makeway.kinds import pod
-from makeway.kinds.metadata import Json, Object, key, seconds, spec, terminating, uid
+from makeway.kinds.metadata import Json, Object, key, seconds, spec, status, terminating, uid
 from makeway.kube import preemptions, standing
-from makeway.kube.actions import Steps, patch_status
+from makeway.kube.actions import Steps, delete_object, patch_status
 from makeway.kube.world import World
+
+KEPT_S: Final = 7 * 86_400.0  # the record outlives the longest window that is counted from it
 
 
 def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
     steps = Steps()
     if not preemptions.is_open(record):
+        ended = seconds(status(record).get("completedAt")) or now
+        if now < ended + KEPT_S:
+            steps.look_again(ended + KEPT_S)
+        else:
+            steps.actions.append(delete_object("Preemption", record))
         return steps
     phase, message = _phase(record, world, now)
     change = preemptions.progress(record, phase, message, now)

@@ -40,14 +40,15 @@ def compose(
     attempt: int,
     preemptor_uid: str,
     home: str,
-    uids: dict[str, str],
+    uids: dict[str, tuple[str, str]],
     now: float,
 ) -> Object:
-    """The record of a preemption that is about to begin."""
+    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's."""
     victims = [
         {
             "workload": evict.workload,
-            "uid": uids.get(evict.workload, ""),
+            "uid": uids.get(evict.workload, ("", ""))[0],
+            "ownerUID": uids.get(evict.workload, ("", ""))[1],
             "pods": list(evict.pods),
             "rule": evict.reason.rule or evict.reason.kueue,
             "lossGPUSeconds": round(evict.loss, 3),
@@ -139,6 +140,20 @@ def _admission(room: Json, queue: str | None) -> Admission | None:
         reserved_at=0.0,
         admitted=False,
     )
+
+
+def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
+    """When each owner's work was evicted: pods are recreated, so the history is their owner's."""
+    found: dict[str, list[float]] = {}
+    for obj in known:
+        if str(status(obj).get("phase") or "") in ("", "Planned"):
+            continue
+        at = seconds(spec(obj).get("plannedAt")) or 0.0
+        for victim in spec(obj).get("victims") or []:
+            owner = str(victim.get("ownerUID") or victim.get("uid") or "")
+            if owner:
+                found.setdefault(owner, []).append(at)
+    return {owner: tuple(sorted(times)) for owner, times in found.items()}
 
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:

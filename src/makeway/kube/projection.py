@@ -157,6 +157,8 @@ class Projection:
                 self._mark("workload", key(found))
         elif kind == "PersistentVolumeClaim":
             for user in self._copy.by("pods by claim", key_):
+                # Told again even if it looks the same: what it waited for may be there.
+                self._known.pop((Pod, key(user)), None)
                 self._mark("pod", key(user))
 
     def _note_job(self, changed: Json) -> None:
