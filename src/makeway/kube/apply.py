@@ -12,7 +12,7 @@ import msgspec
 
 from makeway.control import explain
 from makeway.control.clock import timestamp
-from makeway.kinds import conditions, pod, volumes
+from makeway.kinds import conditions, pod, preemption, volumes
 from makeway.kinds.metadata import (
     JOB_UID,
     Json,
@@ -30,7 +30,7 @@ from makeway.kinds.metadata import (
     uid,
 )
 from makeway.kinds.promises import PLACEMENT
-from makeway.kube import preemptions, standing, words
+from makeway.kube import preempting, standing, words
 from makeway.kube.actions import (
     Action,
     BindPod,
@@ -408,6 +408,28 @@ class Applier:
             return message + self._more(evict)
         return f"{scheduler}: preempting to accommodate a higher priority pod{self._more(evict)}"
 
+    def resume(self, record: Json, now: float) -> list[Action]:
+        """Evictions that are on record and were not done: somebody was stopped in between, or refused."""
+        actions: list[Action] = []
+        victims = spec(record).get("victims") or []
+        for victim, evict in zip(victims, preemption.evictions(record), strict=True):
+            if preempting.told(victim, self._world) or not self._same(victim):
+                continue
+            for done in self._evict(evict, now):
+                actions += done
+        return actions
+
+    def _same(self, victim: Json) -> bool:
+        """What the record names is what is there now, not a successor of that name."""
+        for pod_key, known in zip(
+            victim.get("pods") or [], victim.get("podUIDs") or [], strict=False
+        ):
+            found = self._copy.get("Pod", pod_key)
+            if found is not None and uid(found) != known:
+                return False
+        found = self._copy.get("Workload", str(victim.get("workload")))
+        return found is None or not victim.get("uid") or uid(found) == victim["uid"]
+
     # Hold
 
     def _record(
@@ -416,7 +438,7 @@ class Applier:
         """The Preemption, unless one is open for these victims already."""
         fresh = [e for e in evicts if not e.already]
         known = list(self._copy.all("Preemption"))
-        if not fresh or any(preemptions.covers(o, preemptor, fresh) for o in known):
+        if not fresh or any(preemption.covers(o, preemptor, fresh) for o in known):
             return None
         model = self._model(preemptor)
         asked_by = model.uid if model and model.uid else preemptor
@@ -427,13 +449,19 @@ class Applier:
         if not kept.loss:
             kept = msgspec.structs.replace(kept, loss=sum(e.loss for e in evicts))
         models = {e.workload: self._model(e.workload) for e in evicts}
-        record = preemptions.compose(
+        record = preemption.compose(
             kept,
             evicts,
-            attempt=preemptions.attempts(known, asked_by) + 1,
+            attempt=preemption.attempts(known, asked_by) + 1,
             preemptor_uid=asked_by,
             home=preemptor.split("/", 1)[0],
             uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
+            pod_uids={
+                pod_key: uid(found)
+                for e in evicts
+                for pod_key in e.pods
+                if (found := self._copy.get("Pod", pod_key)) is not None
+            },
             now=now,
         )
         return Create(kind="Preemption", obj=record)
@@ -521,7 +549,7 @@ class Applier:
         keys = [
             pod_key
             for record in self._copy.all("Preemption")
-            if preemptions.is_open(record) and spec(record).get("preemptor") == workload_id
+            if preemption.is_open(record) and spec(record).get("preemptor") == workload_id
             for victim in spec(record).get("victims") or []
             for pod_key in victim.get("pods") or self._pods_of(victim["workload"])
         ]

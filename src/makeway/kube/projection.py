@@ -23,6 +23,7 @@ from makeway.kinds import (
     node,
     pod,
     podgroup,
+    preemption,
     resourceflavor,
     topology,
     volumes,
@@ -52,7 +53,7 @@ from makeway.kinds.promises import (
     min_pods,
     placed_by_others,
 )
-from makeway.kube import preemptions, standing
+from makeway.kube import standing
 from makeway.kube.resources import POD_GROUPS
 from makeway.kube.world import World
 from makeway.model.decision import Hold
@@ -227,7 +228,7 @@ class Projection:
         open_ones = [
             (created_at(obj), name(obj), hold)
             for obj in self._copy.all("Preemption")
-            if (hold := preemptions.hold_from(obj)) is not None and hold.workload == workload_id
+            if (hold := preemption.hold_from(obj)) is not None and hold.workload == workload_id
         ]
         return max(open_ones, key=lambda entry: entry[:2])[2] if open_ones else None
 

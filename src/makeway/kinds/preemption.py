@@ -12,13 +12,14 @@ from typing import Final
 
 from makeway.control.clock import timestamp
 from makeway.kinds.metadata import Json, Object, seconds, spec, status
-from makeway.kube.resources import API_VERSIONS
 from makeway.model.decision import Bind, Evict, Hold
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
+from makeway.model.reason import Reason
 from makeway.model.resources import amount_of, format_amount
 from makeway.model.workload import Admission, Assignment, Placed, PodId, WorkloadId
 
+API_VERSION: Final = "makeway.dev/v1alpha1"
 KIND: Final = "Preemption"
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
 
@@ -41,6 +42,7 @@ def compose(
     preemptor_uid: str,
     home: str,
     uids: dict[str, tuple[str, str]],
+    pod_uids: dict[str, str],
     now: float,
 ) -> Object:
     """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's."""
@@ -50,6 +52,7 @@ def compose(
             "uid": uids.get(evict.workload, ("", ""))[0],
             "ownerUID": uids.get(evict.workload, ("", ""))[1],
             "pods": list(evict.pods),
+            "podUIDs": [pod_uids.get(pod, "") for pod in evict.pods],
             "rule": evict.reason.rule or evict.reason.kueue,
             "lossGPUSeconds": round(evict.loss, 3),
             "noticeSeconds": evict.notice_s,
@@ -57,7 +60,7 @@ def compose(
         for evict in evicts
     ]
     return {
-        "apiVersion": API_VERSIONS[KIND],
+        "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"namespace": home, "name": preemption_name(preemptor_uid, attempt)},
         "spec": {
@@ -140,6 +143,22 @@ def _admission(room: Json, queue: str | None) -> Admission | None:
         reserved_at=0.0,
         admitted=False,
     )
+
+
+def evictions(obj: Json) -> list[Evict]:
+    """What was decided when the record was written, to be done by whoever finds it undone."""
+    said = spec(obj)
+    return [
+        Evict(
+            workload=WorkloadId(str(victim["workload"])),
+            pods=tuple(PodId(pod) for pod in victim.get("pods") or []),
+            preemptor=WorkloadId(str(said.get("preemptor") or "")),
+            reason=Reason(kind="preempted", kueue="Preempted", rule=str(victim.get("rule") or "")),
+            loss=float(victim.get("lossGPUSeconds") or 0.0),
+            notice_s=float(victim.get("noticeSeconds") or 0.0),
+        )
+        for victim in said.get("victims") or []
+    ]
 
 
 def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
