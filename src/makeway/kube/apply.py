@@ -45,6 +45,7 @@ from makeway.kube.actions import (
 from makeway.kube.events import ADMISSION, WORKLOAD_CONTROLLER
 from makeway.kube.pods import notice_s
 from makeway.kube.projection import Projection, placement_json
+from makeway.kube.workloads import queue_trouble
 from makeway.kube.world import World
 from makeway.model.decision import Admit, Bind, Evict, Hold, Plan, Wait
 from makeway.model.reason import Reason
@@ -60,6 +61,8 @@ HUMAN: Final = {
 REWRITE_EVERY_S: Final = 10.0
 REWRITES_IN_A_ROW: Final = 5.0
 HOLD_AFTER_S: Final = 60.0
+# Reasons that Kueue leaves unsaid: its users find them in the status, and get no event more than they know.
+SILENT: Final = frozenset({"behind", "equal-failed"})
 NOT_ALL_READY: Final = "waiting for all admitted workloads to be in PodsReady condition"
 
 
@@ -255,7 +258,7 @@ class Applier:
     # Evict
 
     def _evict(self, evict: Evict, now: float) -> list[list[Action]]:
-        if evict.reason.kind == "queue-drained":
+        if not evict.preemptor:
             return []  # stopped queues and failed checks: `workloads.py` sees to them
         found = self._copy.get("Workload", evict.workload)
         if found is None or evict.pods:
@@ -491,6 +494,8 @@ class Applier:
             return [] if nominated else self._wait_pods(wait, now)
         if standing.has_quota(found) or standing.finished(found):
             return self._wait_pods(wait, now)
+        if queue_trouble(found, self._world) is not None:
+            return []  # a closed queue is told by `workloads.py`
         return [self._publish(found, wait, words.waiting(wait.reason), now)]
 
     def _publish(self, found: Object, wait: Wait, message: str, now: float) -> list[Action]:
@@ -512,7 +517,7 @@ class Applier:
         told.sense, told.left = sense, max(0.0, told.left - 1)
         if not change:
             return []
-        if message == NOT_ALL_READY:
+        if message == NOT_ALL_READY or wait.reason.kind in SILENT:
             return [patch_status("Workload", found, change)]
         event = self._workload_event(found, reason, message, warning=True)
         return [patch_status("Workload", found, change, event)]
@@ -609,6 +614,6 @@ def _select_node(claim: Json, node: str) -> Patch:
 def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:
     found: dict[WorkloadId, list[Evict]] = {}
     for evict in plan.evicts:
-        if evict.preemptor and evict.reason.kind != "queue-drained":
+        if evict.preemptor:
             found.setdefault(evict.preemptor, []).append(evict)
     return found

@@ -61,11 +61,10 @@ def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
 
 
 def _placed(found: Json | None, pods: list[Object]) -> bool:
-    if found is not None and not standing.admitted(found):
-        return False
-    if found is None and not pods:
-        return False
-    return all(spec(one).get("nodeName") or pod.ended(one) for one in pods)
+    """An admitted workload has its nodes promised, which is as good as a hold; pods without a queue must be bound."""
+    if found is not None:
+        return standing.admitted(found)
+    return bool(pods) and all(spec(one).get("nodeName") or pod.ended(one) for one in pods)
 
 
 def told(victim: Json, world: World) -> bool:
