@@ -66,6 +66,7 @@ def compose(
         "spec": {
             "preemptor": hold.workload,
             "preemptorUID": preemptor_uid,
+            "attempt": attempt,
             "rule": hold.rule,
             "victims": victims,
             "lossGPUSeconds": round(hold.loss, 3),
@@ -176,8 +177,9 @@ def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
 
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:
-    """How many preemptions this workload asked for so far."""
-    return sum(spec(o).get("preemptorUID") == preemptor_uid for o in known)
+    """The number of the last preemption that this workload asked for."""
+    mine = [o for o in known if spec(o).get("preemptorUID") == preemptor_uid]
+    return max((int(spec(o).get("attempt") or 1) for o in mine), default=0)
 
 
 def covers(obj: Json, preemptor: str, evicts: Iterable[Evict]) -> bool:

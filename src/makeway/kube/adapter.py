@@ -27,7 +27,7 @@ from makeway.errors import UserError
 from makeway.kinds import pod
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
 from makeway.kinds.podgroup import gang_of
-from makeway.kinds.preemption import is_open, losses
+from makeway.kinds.preemption import losses
 from makeway.kube import jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
@@ -237,9 +237,8 @@ class KubeCluster:
             self._mark(kind, key_)
 
     def _mark_open_preemptions(self) -> None:
-        for record in self.copy.all("Preemption"):
-            if is_open(record):
-                self._mark("Preemption", key(record))
+        for record in self.copy.by("open preemptions", ""):
+            self._mark("Preemption", key(record))
 
     def _mark(self, what: str, key_: str) -> None:
         self._tasks[what, key_] = None
@@ -267,7 +266,8 @@ class KubeCluster:
             return bool(self._tasks)
         done = await self.writer.run_all(actions for _, actions in work)
         for (task, _), well in zip(work, done, strict=True):
-            self._written[task] = now
+            if task[0] in QUEUES:
+                self._written[task] = now
             self._judge(task, well)
         return True
 

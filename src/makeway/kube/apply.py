@@ -60,6 +60,7 @@ HUMAN: Final = {
 # A waiting workload's status follows its reason, but not for ever at once: a few rewrites in a row, then one in this time.
 REWRITE_EVERY_S: Final = 10.0
 REWRITES_IN_A_ROW: Final = 5.0
+MOST_REMEMBERED: Final = 50_000
 HOLD_AFTER_S: Final = 60.0
 # Reasons that Kueue leaves unsaid: its users find them in the status, and get no event more than they know.
 SILENT: Final = frozenset({"behind", "equal-failed"})
@@ -153,6 +154,8 @@ class Applier:
         if admit.placement:
             self._projection.assume_placement(admit.workload, admit.placement)
         self._told.pop(admit.workload, None)
+        if len(self._told) > MOST_REMEMBERED:
+            self._told.clear()  # costs a rewrite at most
         lists += [self._bind(bind) for bind in admit.binds]
         return lists
 
@@ -440,7 +443,7 @@ class Applier:
     ) -> Action | None:
         """The Preemption, unless one is open for these victims already."""
         fresh = [e for e in evicts if not e.already]
-        known = list(self._copy.all("Preemption"))
+        known = self._copy.by("preemptions by preemptor", preemptor)
         if not fresh or any(preemption.covers(o, preemptor, fresh) for o in known):
             return None
         model = self._model(preemptor)
@@ -553,8 +556,7 @@ class Applier:
         """Of the victims that it waits for, some are gone and some are not."""
         keys = [
             pod_key
-            for record in self._copy.all("Preemption")
-            if preemption.is_open(record) and spec(record).get("preemptor") == workload_id
+            for record in self._copy.by("open preemptions", workload_id)
             for victim in spec(record).get("victims") or []
             for pod_key in victim.get("pods") or self._pods_of(victim["workload"])
         ]

@@ -152,7 +152,7 @@ class Projection:
                 self._mark("workload", self.workload_of(member)[0])
             self._mark("workload", key_)
         elif kind == "Preemption":
-            self._mark("hold", key_)
+            self._mark("hold", str(spec(after or before or {}).get("preemptor") or ""))
         elif kind == "LimitRange":
             for found in self._copy.by("workloads by namespace", key_.split("/", 1)[0]):
                 self._mark("workload", key(found))
@@ -210,25 +210,15 @@ class Projection:
             self._known[kind, key_] = obj
             events.append(Upsert(obj=obj))
 
-    def _tell_hold(self, key_: str, events: list[Event]) -> None:
+    def _tell_hold(self, holder: str, events: list[Event]) -> None:
         """Holds are known by who they are for; only the newest open one of a workload counts."""
-        found = self._copy.get("Preemption", key_)
-        holder = str(spec(found or {}).get("preemptor") or "")
-        if found is None:
-            holder = next(
-                (k for (t, k), o in self._known.items() if t is Hold and self._is_from(o, key_)), ""
-            )
-        if holder:
-            self._tell(Hold, holder, self._newest_hold(holder), events)
-
-    def _is_from(self, hold: ModelObject, key_: str) -> bool:
-        return isinstance(hold, Hold) and key_.split("/", 1)[0] in hold.workload
+        self._tell(Hold, holder, self._newest_hold(holder), events)
 
     def _newest_hold(self, workload_id: str) -> Hold | None:
         open_ones = [
             (created_at(obj), name(obj), hold)
-            for obj in self._copy.all("Preemption")
-            if (hold := preemption.hold_from(obj)) is not None and hold.workload == workload_id
+            for obj in self._copy.by("open preemptions", workload_id)
+            if (hold := preemption.hold_from(obj)) is not None
         ]
         return max(open_ones, key=lambda entry: entry[:2])[2] if open_ones else None
 
@@ -291,6 +281,7 @@ class Projection:
         found = self._copy.get("Workload", key_)
         if found is not None:
             return self._queued(found)
+        self._assumed.pop(key_, None)
         gang = self._gang(key_)
         if gang is not None:
             return gang

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from makeway.control.config import Configuration
-from makeway.kinds import composing, limits, pod, podgroup, volumes
+from makeway.kinds import composing, limits, pod, podgroup, preemption, volumes
 from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import (
     QUEUE_NAME,
@@ -43,6 +43,8 @@ class World:
         copy.index("workloads by cluster queue", "Workload", _cluster_queue)
         copy.index("local queues by cluster queue", "LocalQueue", _target_queue)
         copy.index("pods by group", "Pod", _group)
+        copy.index("open preemptions", "Preemption", _open_for)
+        copy.index("preemptions by preemptor", "Preemption", _asked_by)
         copy.index("pods by claim", "Pod", _claims)
         copy.index("pods by gang", "Pod", _gang)
         copy.index("pods by workload", "Pod", _workload)
@@ -187,6 +189,15 @@ def _target_queue(local_queue: Json) -> list[str]:
 def _group(obj: Json) -> list[str]:
     group = pod.group_of(obj)
     return [f"{group.namespace}/{group.name}"] if group else []
+
+
+def _open_for(record: Json) -> list[str]:
+    """Under the name of who asked, and under "" for all that are open."""
+    return ["", *_asked_by(record)] if preemption.is_open(record) else []
+
+
+def _asked_by(record: Json) -> list[str]:
+    return [str(spec(record).get("preemptor") or "")]
 
 
 def _claims(obj: Json) -> list[str]:
