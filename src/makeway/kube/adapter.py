@@ -362,10 +362,10 @@ class KubeCluster:
         return self._history
 
     def wake_at(self) -> float | None:
-        times = [self._timers[0][0]] if self._timers else []
-        if self.applier.later is not None:
-            times.append(self.applier.later)
-        return min(times, default=None)
+        return self._timers[0][0] if self._timers else None
+
+    def decide_at(self) -> float | None:
+        return self.applier.later
 
     def ring_soon(self) -> bool:
         """Something is put off for a moment only."""

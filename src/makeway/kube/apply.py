@@ -87,6 +87,7 @@ class Applier:
         self._copy = world.copy
         self._projection = projection
         self._told: dict[str, Told] = {}
+        self._deferred: dict[str, Wait] = {}  # reasons that are to be published later
         self.blocked: set[WorkloadId] = set()  # would have quota if others were ready
         self.later: float | None = None  # a status that was held back is due then
 
@@ -115,7 +116,9 @@ class Applier:
         for hold in plan.holds:
             lists += self._nominate(hold, plan, now)
         held = {hold.workload for hold in plan.holds}
-        for wait in plan.waits:
+        decided = {decision.workload for decision in plan.decisions}
+        late = [wait for key_, wait in self._deferred.items() if key_ not in decided]
+        for wait in (*plan.waits, *late):
             lists += self._wait(wait, now, nominated=wait.workload in held)
         return [actions for actions in lists if actions]
 
@@ -154,6 +157,7 @@ class Applier:
         if admit.placement:
             self._projection.assume_placement(admit.workload, admit.placement)
         self._told.pop(admit.workload, None)
+        self._deferred.pop(admit.workload, None)
         if len(self._told) > MOST_REMEMBERED:
             self._told.clear()  # costs a rewrite at most
         lists += [self._bind(bind) for bind in admit.binds]
@@ -494,8 +498,10 @@ class Applier:
     def _wait(self, wait: Wait, now: float, *, nominated: bool) -> list[list[Action]]:
         found = self._copy.get("Workload", wait.workload)
         if found is None:
+            self._deferred.pop(wait.workload, None)
             return [] if nominated else self._wait_pods(wait, now)
         if standing.has_quota(found) or standing.finished(found):
+            self._deferred.pop(wait.workload, None)
             return self._wait_pods(wait, now)
         if queue_trouble(found, self._world) is not None:
             return []  # a closed queue is told by `workloads.py`
@@ -511,10 +517,13 @@ class Applier:
         same_words = conditions.message(found, standing.QUOTA_RESERVED) == message
         if told.sense == sense and told_reason == reason:
             if same_words:
+                self._deferred.pop(wait.workload, None)
                 return []
             if told.left < 1:
+                self._deferred[wait.workload] = wait
                 self._remind(now + (1 - told.left) * REWRITE_EVERY_S)
                 return []
+        self._deferred.pop(wait.workload, None)
         asked = model.pod_sets if model is not None and message != NOT_ALL_READY else ()
         change = standing.wait(found, reason, message, asked, now)
         told.sense, told.left = sense, max(0.0, told.left - 1)
