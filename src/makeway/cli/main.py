@@ -106,6 +106,18 @@ def down(home: HomeOption = None, as_json: JsonOption = False) -> None:
     command.down(Home.chosen(home))
 
 
+@app.command()
+def demo(
+    name: Annotated[str, typer.Argument(help="Which demo: see the list below.")] = "kueue",
+    as_json: JsonOption = False,
+) -> None:
+    """Show priority and preemption on this machine in a few seconds; it leaves nothing behind."""
+    from makeway.cli import demo as command
+
+    out.as_json = out.as_json or as_json
+    command.demo(name)
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Entry point: turns what a person can mend into a sentence and exit code 1."""
     try:

@@ -78,7 +78,7 @@ def up(home: Home, port: int | None, options: Options, *, detach: bool) -> None:
         )
         return
     if detach:
-        _start_detached(home, port, options)
+        start_detached(home, port, options)
     else:
         _run_here(home, port, options)
 
@@ -101,7 +101,7 @@ def _how_to_use(home: Home) -> str:
 # --- in the background ---
 
 
-def _start_detached(home: Home, port: int | None, options: Options) -> None:
+def start_detached(home: Home, port: int | None, options: Options) -> None:
     """Start `makeway up` in a session of its own, and wait until it says that it is ready."""
     started = time.monotonic()
     read_end, write_end = os.pipe()
@@ -118,8 +118,13 @@ def _start_detached(home: Home, port: int | None, options: Options) -> None:
         )
     home.log.chmod(0o600)
     os.close(write_end)
-    with out.progress("starting makeway…"), os.fdopen(read_end, "rb") as ready:
-        said = _read_within(ready.fileno(), _READY_WITHIN_S)
+    try:
+        with out.progress("starting makeway…"), os.fdopen(read_end, "rb") as ready:
+            said = _read_within(ready.fileno(), _READY_WITHIN_S)
+    except BaseException:  # Ctrl-C: who stops waiting for it does not want it either
+        process.terminate()
+        process.wait()
+        raise
     if said != b"ready\n":
         raise UserError(
             f"makeway did not start{_last_words(home)}",

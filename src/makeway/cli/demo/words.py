@@ -1,0 +1,34 @@
+"""The phrases that demos share: what an eviction cost, which process runs, why somebody waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psutil
+
+from makeway.cli.demo.stage import Stage
+from makeway.cli.waiting import why
+from makeway.errors import UserError
+
+Object = dict[str, Any]
+
+
+def cost(record: Object) -> str:
+    """The loss of a Preemption, in words."""
+    return f"{record['spec']['lossGPUSeconds']:.0f} GPU-seconds of work"
+
+
+def process_line(pid: int) -> str:
+    """The process as the machine itself shows it."""
+    try:
+        command = " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        command = ""
+    return f"process {pid}" + (f" ({command})" if command else "")
+
+
+async def why_sentence(stage: Stage, namespace: str, owner: str) -> str:
+    workload = await stage.workload(namespace, owner)
+    if workload is None:
+        raise UserError(f"{namespace}/{owner} has no Workload.")
+    return await why(stage.client, workload)
