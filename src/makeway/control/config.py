@@ -83,11 +83,12 @@ class Makeway(_Section, frozen=True, kw_only=True):
     pdb: Literal["hard", "soft"] | None = None  # None: as the victim policy has it
     reserve_after: str = "1h"
     max_notice: str = "10m"
-    cpu_weight: float = 0.05  # a core, as a fraction of a GPU, where losses are priced
+    cores_per_gpu: float = 16.0  # what a GPU is worth in cores, where losses are priced
+    spread: bool = False  # emptiest nodes first, instead of packing
+    max_protection: str = "30m"  # minimum runtimes count up to this
     evict_foreign: bool = False
     scheduler_names: tuple[str, ...] = ()  # empty: all of them
     quota_only: bool = False
-    preemption_budget_per_day: int | None = None
     hold_after: str = "60s"  # a hold ends this long after the last victim had to be gone
 
 
@@ -168,6 +169,7 @@ def _check_durations(config: Configuration) -> None:
         "$.waitForPodsReady.recoveryTimeout": config.wait_for_pods_ready.recovery_timeout,
         "$.makeway.reserveAfter": config.makeway.reserve_after,
         "$.makeway.maxNotice": config.makeway.max_notice,
+        "$.makeway.maxProtection": config.makeway.max_protection,
         "$.makeway.holdAfter": config.makeway.hold_after,
     }
     for path, said in written.items():
@@ -189,4 +191,12 @@ def policy_of(config: Configuration) -> Policy:
         requeuing_timestamp=config.wait_for_pods_ready.requeuing_strategy.timestamp,
         ignore_undeclared=config.resources.quota_check_strategy == "IgnoreUndeclared",
         bands=ours.bands,
+        evict_foreign=ours.evict_foreign,
+        budgets_soft=ours.pdb == "soft",
+        cores_per_gpu=ours.cores_per_gpu,
+        spread=ours.spread,
+        hold_s=config.length(ours.hold_after, 60.0),
+        max_notice_s=config.length(ours.max_notice, 600.0),
+        max_protection_s=config.length(ours.max_protection, 1800.0),
+        reserve_after_s=config.length(ours.reserve_after, 3600.0),
     )

@@ -22,7 +22,7 @@ from makeway.errors import UserError
 
 log = logging.getLogger(__name__)
 
-WRITERS = 4
+WRITERS = 1
 REMEMBERED = 4096
 
 

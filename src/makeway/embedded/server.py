@@ -1,11 +1,12 @@
 """The embedded API as a running thing: a home folder, a port with TLS, a Unix socket, a kubeconfig.
 
     async with serving(home, port) as server:
-        ...                       # answers on https://127.0.0.1:<server.port> and on <home>/api.sock
+        ...                       # answers on https://127.0.0.1:<server.port> and on
+        <home>/api.sock
 
-The home holds everything: `store.db` (objects), `ca.crt`, `server.crt`, `server.key`, `token`, `kubeconfig`,
-`api.sock`. It is readable by its owner alone. Both ways in ask for the same token; the socket saves our own
-components the cost of TLS. Signals are the caller's business.
+The home holds everything: `store.db` (objects), `ca.crt`, `server.crt`, `server.key`, `token`,
+`kubeconfig`, `api.sock`. It is readable by its owner alone. Both ways in ask for the same token;
+the socket saves our own components the cost of TLS. Signals are the caller's business.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class ApiServer:
 
 
 async def serve(home: Path, port: int = 0) -> ApiServer:
-    """Start, and return when requests are answered. Port 0 takes the home's port, or a free one and keeps it."""
+    """Start, and return when requests are answered. Port 0 takes the home's port, or a free one
+    and keeps it.
+    """
     from makeway.embedded.api.app import App
     from makeway.embedded.api.bootstrap import ensure_first_objects
     from makeway.embedded.store import Store
@@ -155,7 +158,9 @@ users:
 
 
 def _tune_garbage_collector() -> None:
-    """Cached objects are bytes in structs without cycles: full collections find nothing and take long."""
+    """Cached objects are bytes in structs without cycles: full collections find nothing and take
+    long.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

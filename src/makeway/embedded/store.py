@@ -1,12 +1,13 @@
-"""Objects of the embedded API: bytes in memory, SQLite on disk, one resourceVersion over everything.
+"""Objects of the embedded API: bytes in memory, SQLite on disk, one resourceVersion over
+everything.
 
-A write changes memory at once, so that the next write builds on it, and goes to the writer thread, which
-commits whatever has gathered in one transaction (group commit). Nobody hears of a write before its commit:
-answers wait in `committed()`, and watchers get the change when it is on disk. So whatever a client has seen
-survives `kill -9`, and no resourceVersion is ever used twice.
+A write changes memory at once, so that the next write builds on it, and goes to the writer thread,
+which commits whatever has gathered in one transaction (group commit). Nobody hears of a write
+before its commit: answers wait in `committed()`, and watchers get the change when it is on disk.
+So whatever a client has seen survives `kill -9`, and no resourceVersion is ever used twice.
 
-The change log keeps the latest changes with their content. A watch resumes from it, also after a restart;
-who asks for something older gets 410 and lists again.
+The change log keeps the latest changes with their content. A watch resumes from it, also after a
+restart; who asks for something older gets 410 and lists again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import msgspec
 SCHEMA_VERSION = 1
 LOG_LENGTH = 20_000
 LOG_BYTES = 64 * 1024 * 1024
-# Deleting single rows all the time would double the work of a write; the log is cut in slices instead.
+# Deleting single rows all the time would double the work of a write; the log is cut in slices
+# instead.
 _PRUNE_EVERY = 2_000
 
 Key = tuple[str, str]  # namespace, name
@@ -53,8 +55,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Change(msgspec.Struct, frozen=True, gc=False):
     """One step of an object. `before` is None for a new one, `after` for one that is gone.
 
-    A deletion carries the last state with the deletion's own version in `before`'s place of the log;
-    `known` is False when the state before was lost with the older part of the log.
+    A deletion carries the last state with the deletion's own version in `before`'s place of the
+    log; `known` is False when the state before was lost with the older part of the log.
     """
 
     version: int
@@ -113,7 +115,7 @@ class Store:
         finally:
             database.close()
 
-    # ---- life ----------------------------------------------------------------------------------------
+    # ---- life ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to write. Call on the loop that will use the store."""
@@ -132,7 +134,7 @@ class Store:
         """Be told of every batch of committed changes, in order."""
         self._listeners.append(listener)
 
-    # ---- reading -------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
@@ -182,7 +184,7 @@ class Store:
         self._waiting.append((version, future))
         await future
 
-    # ---- writing -------------------------------------------------------------------------------------
+    # ---- writing ---------------------------------------------------------------------------------
 
     def next_version(self) -> int:
         """The version that the next write will have; the caller puts it into the body."""
@@ -221,7 +223,7 @@ class Store:
             self._log_bytes -= len(dropped.last.body)
             self._oldest = dropped.version
 
-    # ---- the writer thread ---------------------------------------------------------------------------
+    # ---- the writer thread -----------------------------------------------------------------------
 
     def _write_forever(self) -> None:
         database = _connect(self._path)
@@ -275,7 +277,9 @@ class Store:
                 future.set_result(None)
 
     def _fail(self, error: BaseException) -> None:
-        """A disk that cannot be written ends the service: memory is ahead of it and must not be believed."""
+        """A disk that cannot be written ends the service: memory is ahead of it and must not be
+        believed.
+        """
         self._failure = error
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
@@ -287,7 +291,7 @@ class Store:
             if not future.done():
                 future.set_exception(RuntimeError(f"the store cannot write: {self._failure}"))
 
-    # ---- loading -------------------------------------------------------------------------------------
+    # ---- loading ---------------------------------------------------------------------------------
 
     def _load(self, database: sqlite3.Connection) -> None:
         for kind, namespace, name, version, body in database.execute(
@@ -302,7 +306,8 @@ class Store:
     def _load_log(self, database: sqlite3.Connection) -> None:
         states: dict[tuple[str, str, str], Entry | None] = {}
         rows = database.execute(
-            "SELECT version, kind, namespace, name, step, body FROM log ORDER BY version DESC LIMIT ?",
+            "SELECT version, kind, namespace, name, step, body FROM log ORDER BY version DESC"
+            " LIMIT ?",
             (LOG_LENGTH,),
         ).fetchall()
         rows.reverse()
@@ -338,9 +343,10 @@ def make_entry(namespace: str, name: str, version: int, body: bytes) -> Entry:
     return Entry(namespace, name, metadata.uid, version, body, metadata.labels)
 
 
-# ---- the file ---------------------------------------------------------------------------------------
+# ---- the file ------------------------------------------------------------------------------------
 
-# Each step takes the schema from the version before it. Never edit one that was released: add another.
+# Each step takes the schema from the version before it. Never edit one that was released: add
+# another.
 MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE objects (
@@ -349,8 +355,8 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (kind, namespace, name)
     ) WITHOUT ROWID;
     CREATE TABLE log (
-        version INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
-        step TEXT NOT NULL, body BLOB NOT NULL
+        version INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT
+        NULL, step TEXT NOT NULL, body BLOB NOT NULL
     );
     """,
 )
@@ -363,7 +369,8 @@ class NewerFileError(Exception):
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     database.execute("PRAGMA journal_mode = WAL")
-    # With group commit a full sync costs one flush for many writes, and a power cut loses nothing answered.
+    # With group commit a full sync costs one flush for many writes, and a power cut loses nothing
+    # answered.
     database.execute("PRAGMA synchronous = FULL")
     return database
 
@@ -412,7 +419,8 @@ def _commit(database: sqlite3.Connection, batch: list[_Write]) -> None:
     # Several writes of one object in a batch need only the last one in the table.
     final = {(w.kind, w.namespace, w.name): w for w in batch}
     database.executemany(
-        "INSERT OR REPLACE INTO objects (kind, namespace, name, version, body) VALUES (?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO objects (kind, namespace, name, version, body) VALUES (?, ?, ?,"
+        " ?, ?)",
         [
             (w.kind, w.namespace, w.name, w.version, w.body)
             for w in final.values()

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from makeway.engine import admission
+from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
 from makeway.engine.flavors import Mode
 from makeway.engine.joint import Joint
@@ -88,7 +89,7 @@ class _Cycle:
         # Out of their line until the cycle ends: they have had their turn.
         self.aside: list[Entry] = []
         # Of all rounds: they hold their quota until they are gone.
-        self.victims: dict[WorkloadId, Held] = {}
+        self.victims = Departures()
         # What heads that wait for their victims (or that block their queue) will need: later rounds go around it.
         self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = {}
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
@@ -188,7 +189,7 @@ class _Cycle:
 
     def _process(self, entry: Entry) -> None:
         if self.policy.recompute_overlaps and self._overlaps(entry):
-            self.nominator.look_again(entry, without=self.victims.values())
+            self.nominator.look_again(entry, without=self.victims)
         proposal = entry.proposal
         if proposal.mode is Mode.NO_FIT:
             entry.wait(
@@ -290,8 +291,9 @@ class _Cycle:
     def _still_fits(self, entry: Entry) -> bool:
         """With everybody gone who was asked to go, by this entry or by earlier ones."""
         with self.ledger.what_if():
-            for held in [*self.victims.values(), *(victim.held for victim in entry.victims)]:
-                self.ledger.release(held.id)
+            self.victims.free_room(self.ledger)
+            for victim in entry.victims:
+                self.ledger.release(victim.held.id)
             return self.ledger.queue(entry.queue).fits(entry.usage)
 
     def _fits_before_victims_leave(self, entry: Entry) -> bool:
@@ -362,7 +364,7 @@ class _Cycle:
             self._wait_without_victims(entry)
             return
         for victim in entry.victims:
-            self.victims[victim.held.id] = victim.held
+            self.victims.add(victim.held)
         self._claim(entry, entry.usage)
         message = entry.proposal.message
         message += f". Pending the preemption of {len(entry.victims)} workload(s)"
@@ -412,7 +414,7 @@ class _Cycle:
     def _take_back(self, held: Held, entry: Entry) -> None:
         """Admitted in an earlier round, in the way now: it simply was not admitted. Nobody fell, nothing was lost."""
         self.ledger.release(held.id)
-        self.victims.pop(held.id, None)
+        self.victims.discard(held)
         self._take_nodes(self.admitted.pop(held.id), -1)
         self.decisions = [
             d for d in self.decisions if not (isinstance(d, Admit) and d.workload == held.id)

@@ -13,15 +13,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from makeway.engine.nodes import NodeTable, Rows
-from makeway.model.resources import FrozenAmounts
+from makeway.model.resources import FrozenAmounts, is_accelerator
 
 SCALE = 64  # popularity is counted in 64ths: small shifts in the mix change nothing
 MOST_SHAPES = 12
-
-
-def is_accelerator(resource: str) -> bool:
-    """Extended resources are devices; native and hugepages ones are not."""
-    return "/" in resource and not resource.split("/", 1)[0].endswith("kubernetes.io")
 
 
 class Mix:
@@ -46,8 +41,7 @@ class Mix:
 
     def fragmentation(self, table: NodeTable, free: Rows) -> Rows:
         """Per row of `free` (a block of room): unusable accelerators times popularity."""
-        accelerators = [column for name, column in table.columns.items() if is_accelerator(name)]
-        idle = np.maximum(free[:, accelerators], 0).sum(axis=1)
+        idle = np.maximum(free[:, table.devices], 0).sum(axis=1)
         result = np.zeros(len(free), np.int64)
         for requests, share in self.shares:
             need = table.vector(requests)
@@ -56,3 +50,14 @@ class Mix:
             suits = (free[:, :width] >= need[:width]).all(axis=1)
             result += np.where(suits, 0, idle) * share
         return result
+
+    def fragmentation_of(self, table: NodeTable, free: list[int]) -> int:
+        """The same for a single row."""
+        idle = sum(max(free[column], 0) for column in table.devices)
+        if not idle:
+            return 0
+        unusable = 0
+        for requests, share in self.shares:
+            if free[0] < 1 or any(free[table.columns[r]] < amount for r, amount in requests):
+                unusable += share
+        return idle * unusable

@@ -33,15 +33,12 @@ def ask(workload: Workload, pods: Iterable[Pod]) -> Ask:
     core: list[Pod] = []
     surplus: list[Pod] = []
     missing = running = wanted = 0
+    gang_of = _gangs(workload)
     for name, minimum in minimums(workload):
-        members = [pod for pod in everyone if _gang_of(workload, pod) == name]
-        alive = sum(
-            1
-            for p in members
-            if p.phase == "Succeeded" or (p.node and p.gone_by is None and not terminal(p))
-        )
+        members = [pod for pod in everyone if gang_of.get(pod.pod_set, name) == name]
+        alive = sum(1 for pod in members if _counts(pod))
         lacking = max(0, minimum - alive)
-        mine = [pod for pod in waiting if _gang_of(workload, pod) == name]
+        mine = [pod for pod in waiting if gang_of.get(pod.pod_set, name) == name]
         core += mine[:lacking]
         surplus += mine[lacking:]
         missing += max(0, lacking - len(mine))
@@ -50,6 +47,21 @@ def ask(workload: Workload, pods: Iterable[Pod]) -> Ask:
     return Ask(
         core=tuple(core), surplus=tuple(surplus), missing=missing, minimum=wanted, running=running
     )
+
+
+def _counts(pod: Pod) -> bool:
+    """Members that run, or ran to their end, count towards the minimum."""
+    return pod.phase == "Succeeded" or (
+        pod.node is not None and pod.gone_by is None and not terminal(pod)
+    )
+
+
+def _gangs(workload: Workload) -> dict[str, str]:
+    """Which member gang each pod set belongs to. One minimum for all: one gang, whatever the sets are called."""
+    assert workload.gang is not None
+    named = [name for name, _ in workload.gang.minimums]
+    only = named[0] if len(named) == 1 else None
+    return {p.name: p.gang or only or p.name for p in workload.pod_sets}
 
 
 def minimums(workload: Workload) -> list[tuple[str, int]]:
@@ -69,28 +81,11 @@ def surplus_of(workload: Workload, pods: Sequence[Pod]) -> int:
     if workload.gang is None or not workload.gang.gives_up_surplus:
         return 0
     spare = 0
+    gang_of = _gangs(workload)
     for name, minimum in minimums(workload):
-        alive = sum(
-            1
-            for p in pods
-            if _gang_of(workload, p) == name and p.node and p.gone_by is None and not terminal(p)
-        )
-        spare += max(0, alive - minimum)
+        members = [pod for pod in pods if gang_of.get(pod.pod_set, name) == name]
+        spare += max(0, sum(1 for pod in members if _counts(pod)) - minimum)
     return spare
-
-
-def _gang_of(workload: Workload, pod: Pod) -> str:
-    for pod_set in workload.pod_sets:
-        if pod_set.name == pod.pod_set:
-            return pod_set.gang or _single_name(workload, pod_set.name)
-    return _single_name(workload, pod.pod_set)
-
-
-def _single_name(workload: Workload, pod_set: str) -> str:
-    """A gang with one minimum for all its pod sets has one name, whatever the sets are called."""
-    assert workload.gang is not None
-    named = [name for name, _ in workload.gang.minimums]
-    return named[0] if len(named) == 1 else pod_set
 
 
 def demands_of(workload: Workload, pods: Sequence[Pod]) -> list[Demand]:

@@ -10,10 +10,12 @@ Every write goes through a journal while a `what_if()` is open, and is taken bac
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from makeway.engine.ordering import MemberKey, member_key
 from makeway.engine.quota import FlavorResource, QuotaNode, QuotaTree, Usage
 from makeway.model.queue import Cohort, CohortName, Queue, QueueName
 from makeway.model.workload import Admission, Workload, WorkloadId
@@ -24,12 +26,13 @@ _ABSENT: Any = object()
 class Held:
     """A workload with the quota it holds."""
 
-    __slots__ = ("queue", "usage", "workload")
+    __slots__ = ("key", "queue", "usage", "workload")
 
     def __init__(self, workload: Workload, queue: str, usage: Usage) -> None:
         self.workload = workload
         self.queue = queue
         self.usage = usage
+        self.key = member_key(workload)
 
     @property
     def id(self) -> WorkloadId:
@@ -37,6 +40,53 @@ class Held:
 
     def uses(self, frs: Iterable[FlavorResource]) -> bool:
         return any(fr in self.usage for fr in frs)
+
+
+class Members(dict[WorkloadId, Held]):
+    """The workloads that hold quota in one queue, also in the order in which they would be asked to step aside.
+
+    The order is sorted when it is first asked for, and kept from then on: searches ask for it again and again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order: list[tuple[MemberKey, Held]] | None = None
+
+    def __setitem__(self, workload: WorkloadId, held: Held) -> None:
+        self._forget(workload)
+        super().__setitem__(workload, held)
+        if self._order is not None:
+            bisect.insort(self._order, (held.key, held), key=_key_of)
+
+    def __delitem__(self, workload: WorkloadId) -> None:
+        self._forget(workload)
+        super().__delitem__(workload)
+
+    def _forget(self, workload: WorkloadId) -> None:
+        held = self.get(workload)
+        if held is not None and self._order is not None:
+            del self._order[bisect.bisect_left(self._order, held.key, key=_key_of)]
+
+    def leaving(self) -> list[Held]:
+        """Those already told to go, in order; a copy, so that it stays while members are released."""
+        order = self._sorted()
+        return [held for _, held in order[: self._first_staying(order)]]
+
+    def staying(self) -> list[Held]:
+        order = self._sorted()
+        return [held for _, held in order[self._first_staying(order) :]]
+
+    def _sorted(self) -> list[tuple[MemberKey, Held]]:
+        if self._order is None:
+            self._order = sorted(((held.key, held) for held in self.values()), key=_key_of)
+        return self._order
+
+    def _first_staying(self, order: list[tuple[MemberKey, Held]]) -> int:
+        return bisect.bisect_left(order, True, key=lambda entry: entry[0][0])
+
+
+def _key_of(entry: tuple[MemberKey, Held]) -> MemberKey:
+    return entry[0]
 
 
 def usage_of(workload: Workload, admission: Admission) -> dict[FlavorResource, int]:
@@ -59,9 +109,12 @@ def usage_of(workload: Workload, admission: Admission) -> dict[FlavorResource, i
     return usage
 
 
+_NOBODY = Members()
+
+
 class Ledger:
     def __init__(self) -> None:
-        self._held: dict[str, dict[WorkloadId, Held]] = {}  # by queue
+        self._held: dict[str, Members] = {}  # by queue
         self._queue_of: dict[WorkloadId, str] = {}
         self._usage: dict[
             str, dict[FlavorResource, int]
@@ -84,8 +137,9 @@ class Ledger:
             node.usage = self._usage.setdefault(name, {})
         return node
 
-    def held_in(self, queue: str) -> Mapping[WorkloadId, Held]:
-        return self._held.get(queue, {})
+    def held_in(self, queue: str) -> Members:
+        members = self._held.get(queue)
+        return _NOBODY if members is None else members
 
     def get(self, workload: WorkloadId) -> Held | None:
         queue = self._queue_of.get(workload)
@@ -114,7 +168,7 @@ class Ledger:
     def reserve(self, held: Held) -> None:
         if held.id in self._queue_of:
             self.release(held.id)
-        self._set(self._held.setdefault(held.queue, {}), held.id, held)
+        self._set(self._held.setdefault(held.queue, Members()), held.id, held)
         self._set(self._queue_of, held.id, held.queue)
         self.add_usage(held.queue, held.usage)
 

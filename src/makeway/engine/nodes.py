@@ -7,14 +7,14 @@ What-if work happens inside `with table.what_if():`, which undoes itself on ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
 
 from makeway.model.node import Node, NodeName
-from makeway.model.resources import PODS, FrozenAmounts
+from makeway.model.resources import PODS, FrozenAmounts, is_accelerator
 from makeway.model.workload import Pod, PodId, PodShape
 
 Rows = npt.NDArray[np.int64]
@@ -42,8 +42,10 @@ class NodeTable:
         self.epoch = 0  # a new one: forget all caches of room
         self.layout = 0  # a new one: nodes came, went, or changed labels or taints
         self._spare: list[int] = []
-        self._undo: list[Callable[[], None]] | None = None
+        # What to take back: room, and the pod that was put there or lifted (True: it was there before).
+        self._undo: list[tuple[int | Rows, Rows, Pod | None, bool]] | None = None
         self._codes: dict[str, tuple[int, Rows, dict[str, int]]] = {}
+        self._devices: tuple[int, list[int]] | None = None
         self._needs: dict[FrozenAmounts, Vector] = {}
         self._rank: tuple[int, Rows] | None = None
 
@@ -116,6 +118,14 @@ class NodeTable:
             self.epoch += 1
         return column
 
+    @property
+    def devices(self) -> list[int]:
+        """The columns of accelerators."""
+        if self._devices is None or self._devices[0] != len(self.columns):
+            found = [column for name, column in self.columns.items() if is_accelerator(name)]
+            self._devices = (len(self.columns), found)
+        return self._devices[1]
+
     def vector(self, amounts: FrozenAmounts) -> Vector:
         for resource, _ in amounts:
             self.column(resource)
@@ -139,41 +149,61 @@ class NodeTable:
         self.pods_on[row][pod.id] = pod
         if pod.shape.anti_affinity or pod.shape.affinity:
             self.choosy[pod.id] = pod
-        self.take(row, self.need(pod.shape))
+        self._change(row, self.need(pod.shape))
         if self._undo is not None:
-            self._undo.append(lambda: self._forget(pod, row))
+            self._undo.append((row, self.need(pod.shape), pod, False))
 
     def lift(self, pod: Pod, row: int) -> None:
         """The pod is gone from its node."""
         if self.pods_on[row].pop(pod.id, None) is None:
             return
         self.choosy.pop(pod.id, None)
-        self.take(row, -self.need(pod.shape))
+        amount = -self.need(pod.shape)
+        self._change(row, amount)
         if self._undo is not None:
-            self._undo.append(lambda: self._restore(pod, row))
-
-    def _forget(self, pod: Pod, row: int) -> None:
-        self.pods_on[row].pop(pod.id, None)
-        self.choosy.pop(pod.id, None)
-
-    def _restore(self, pod: Pod, row: int) -> None:
-        self.pods_on[row][pod.id] = pod
-        if pod.shape.anti_affinity or pod.shape.affinity:
-            self.choosy[pod.id] = pod
+            self._undo.append((row, amount, pod, True))
 
     def take(self, row: int, amount: Vector) -> None:
         """Room used (negative: given back)."""
+        self._change(row, amount)
+        if self._undo is not None:
+            self._undo.append((row, amount, None, False))
+
+    def take_many(self, rows: Rows, amounts: Rows) -> None:
+        """Room used on several different rows at once."""
+        self._change_many(rows, amounts)
+        if self._undo is not None:
+            self._undo.append((rows, amounts, None, False))
+
+    def _change(self, row: int, amount: Vector) -> None:
         self.free[row, : len(amount)] -= amount
         self._touch(row)
-        if self._undo is not None:
-            self._undo.append(lambda: self._give_back(row, amount))
 
-    def _give_back(self, row: int, amount: Vector) -> None:
-        self.free[row, : len(amount)] += amount
-        self._touch(row)
+    def _change_many(self, rows: Rows, amounts: Rows) -> None:
+        self.free[rows, : amounts.shape[1]] -= amounts
+        self.touched.extend(rows.tolist())
+        self._cut_log()
+
+    def _take_back(self, row: int | Rows, amount: Rows, pod: Pod | None, was_there: bool) -> None:
+        if not isinstance(row, int):
+            self._change_many(row, -amount)
+            return
+        self._change(row, -amount)
+        if pod is None:
+            return
+        if was_there:
+            self.pods_on[row][pod.id] = pod
+            if pod.shape.anti_affinity or pod.shape.affinity:
+                self.choosy[pod.id] = pod
+        else:
+            self.pods_on[row].pop(pod.id, None)
+            self.choosy.pop(pod.id, None)
 
     def _touch(self, row: int) -> None:
         self.touched.append(row)
+        self._cut_log()
+
+    def _cut_log(self) -> None:
         if len(self.touched) > _LOG_LIMIT:
             self.touched = []
             self.epoch += 1
@@ -188,8 +218,8 @@ class NodeTable:
             yield
         finally:
             journal, self._undo = self._undo, outer
-            for step in reversed(journal):
-                step()
+            for row, amount, pod, was_there in reversed(journal):
+                self._take_back(row, amount, pod, was_there)
 
     # --- labels as arrays ---
 

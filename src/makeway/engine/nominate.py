@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container
 
 import msgspec
 
 from makeway.engine.demand import largest_step, smaller_counts
+from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry
 from makeway.engine.flavors import Assigner, Mode, Offer, Possibility, Proposal, Tried
 from makeway.engine.joint import Joint
-from makeway.engine.ledger import Held, Ledger
+from makeway.engine.ledger import Ledger
 from makeway.engine.policy import Policy
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage, borrowing_height
@@ -33,6 +34,7 @@ class Nominator:
         self.policy = policy
         self.joint = joint
         self.choose: ChooseVictims = choice_of(policy)
+        self.excluded: Container[object] = ()  # on their way out already: no candidates any more
 
     def nominate(self, head: WorkloadId, queue: QueueName) -> Entry:
         entry = Entry(self.state.workloads[head], queue)
@@ -99,16 +101,17 @@ class Nominator:
         if best is not None:
             entry.propose(*best)
 
-    def look_again(self, entry: Entry, without: Iterable[Held]) -> None:
+    def look_again(self, entry: Entry, without: Departures) -> None:
         """Earlier heads took some of its victims: with those gone, on the same flavors, what is needed now?"""
         ledger = self.state.ledger
         only = frozenset(entry.proposal.usage)
         with ledger.what_if():
-            for held in without:
-                ledger.release(held.id)
+            without.free_room(ledger)
+            self.excluded = without
             assigner = self.assigner(entry.workload, entry.queue, only=only)
             proposal = assigner.assign(entry.workload, counts=entry.counts)
             victims = self.victims_for(entry.workload, entry.queue, proposal)
+            self.excluded = ()
         if proposal.mode is Mode.FIT:
             proposal = msgspec.structs.replace(proposal, mode=Mode.DEFERRED_FIT)
         entry.propose(proposal, victims, entry.counts)
@@ -174,6 +177,7 @@ class Nominator:
             policy=self.policy,
             now=self.now,
             usable=self._is_usable,
+            excluded=self.excluded,
         )
         return self.choose(self.state.ledger, request)
 

@@ -5,6 +5,8 @@ Keys sort ascending; smaller goes first.
 
 from __future__ import annotations
 
+import math
+
 from makeway.engine.policy import Policy
 from makeway.model.workload import Workload
 
@@ -63,24 +65,31 @@ def entry_key(
     )
 
 
-CandidateKey = tuple[bool, bool, float, int, float, str, str]
+MemberKey = tuple[bool, int, float, str, str]
 
 
-def candidate_key(
-    workload: Workload, *, own_queue: bool, now: float, local_usage: float = 0.0
-) -> CandidateKey:
-    """Whom to ask first to step aside.
+def member_key(workload: Workload) -> MemberKey:
+    """Inside one queue, whom to ask first to step aside.
 
-    Who leaves anyway, then who uses other people's quota, then (where usage counts) the local queue that used most,
-    then the lowest priority, then the youngest: it has the least work to lose.
+    Who leaves anyway, then the lowest priority, then the youngest: it has the least work to lose.
     """
-    reserved_at = now if workload.admission is None else workload.admission.reserved_at
+    admission = workload.admission
     return (
         workload.evicted_at is None,
-        own_queue,
-        -local_usage,
         workload.priority,
-        -reserved_at,
+        -math.inf if admission is None else -admission.reserved_at,
         workload.uid,
         workload.id,
     )
+
+
+CandidateKey = tuple[bool, bool, float, int, float, str, str]
+
+
+def candidate_key(workload: Workload, *, own_queue: bool, local_usage: float = 0.0) -> CandidateKey:
+    """Over several queues: after those who leave anyway, who uses other people's quota goes before one's own.
+
+    Where usage counts, the local queue that used most comes next; then as inside one queue.
+    """
+    leaving, priority, age, uid, name = member_key(workload)
+    return (leaving, own_queue, -local_usage, priority, age, uid, name)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from makeway.engine.filters import depends_on_neighbours, neighbour_mask, site_verdict
-from makeway.engine.fragmentation import Mix, is_accelerator
+from makeway.engine.fragmentation import Mix
 from makeway.engine.nodes import Mask, NodeTable, Rows
 from makeway.model.queue import Flavor
 from makeway.model.selectors import untolerated
@@ -21,7 +21,8 @@ from makeway.model.workload import Placed, Pod, PodShape, TopologyRequest
 _MANY = 1 << 30
 _MOST_VIEWS = 512
 _MOST_FILL = 128  # a node takes no more of one shape in one go for the purpose of ranking
-_NEVER = np.iinfo(np.int64).max
+_NEVER = int(np.iinfo(np.int64).max)
+_FEW = 4
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,7 +262,11 @@ class Placer:
             )
         else:
             rows = table.rows_touched_since(ranking.position)
-        if len(rows):
+        if 0 < len(rows) <= _FEW:
+            for row in rows.tolist():
+                count = int(view.counts[row])
+                ranking.keys[row] = self._key(view, row, min(count, pods)) if count else _NEVER
+        elif len(rows):
             counts = view.counts[rows]
             ranking.keys[rows] = np.where(
                 counts > 0, self._keys(view, rows, np.clip(counts, 1, pods)), _NEVER
@@ -285,15 +290,50 @@ class Placer:
         added = np.clip(added // np.maximum(fill, 1) + (1 << 19), 0, (1 << 20) - 1)
         return ((soft << 20 | added) << 10 | left) << 20 | table.rank[rows]
 
+    def _key(self, view: View, row: int, fill: int) -> int:
+        """The same as `_keys` for one row; after most placements few rows changed, and arrays would cost more than they save."""
+        table = self.table
+        free = table.free[row].tolist()
+        after = [have - need * fill for have, need in zip(free, view.need.tolist(), strict=False)]
+        added = 0
+        if self.mix.shares:
+            added = self.mix.fragmentation_of(table, after) - self.mix.fragmentation_of(table, free)
+        left = self._left_of(view, row, after)
+        if self.spread:
+            left = 1023 - left
+        soft = min(max(int(view.soft[row]) + 512, 0), 1023)
+        added = min(max(added // max(fill, 1) + (1 << 19), 0), (1 << 20) - 1)
+        return ((soft << 20 | added) << 10 | left) << 20 | int(table.rank[row])
+
+    def _left_of(self, view: View, row: int, after: list[int]) -> int:
+        table = self.table
+        alloc = table.alloc[row].tolist()
+        devices = table.devices
+        asked = self._asked(view)
+        left: int = max(after[c] * 511 // max(alloc[c], 1) for c in asked)
+        left = min(max(left, 0), 511)
+        if (
+            devices
+            and not any(view.need[c] for c in devices)
+            and sum(alloc[c] for c in devices) > 0
+        ):
+            left += 512
+        return left
+
+    def _asked(self, view: View) -> list[int]:
+        """The columns whose rest counts: devices if it asks for any, else CPU and memory, else pod slots."""
+        columns = self.table.columns
+        asked = [c for c in self.table.devices if view.need[c]]
+        asked = asked or [
+            columns[r] for r in ("cpu", "memory") if r in columns and view.need[columns[r]]
+        ]
+        return asked or [0]
+
     def _left(self, view: View, rows: Rows, after: Rows) -> Rows:
         """What stays free of the scarcest asked-for resource, in thousandths; nodes with idle devices last for CPU work."""
         table = self.table
-        devices = [column for name, column in table.columns.items() if is_accelerator(name)]
-        asked = [c for c in devices if view.need[c]] or [
-            c for name, c in table.columns.items() if name in ("cpu", "memory") and view.need[c]
-        ]
-        if not asked:
-            asked = [0]
+        devices = table.devices
+        asked = self._asked(view)
         alloc = np.maximum(table.alloc[rows][:, asked], 1)
         left: Rows = np.clip((after[:, asked] * 511 // alloc).max(axis=1), 0, 511)
         if devices and not any(view.need[c] for c in devices):

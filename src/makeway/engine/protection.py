@@ -27,13 +27,14 @@ def protection_of(
     """Why it is safe ("" if it is not), and until when if that ends by itself."""
     if workload.protected:
         return workload.protected, None
+    key = workload.owner_uid or workload.uid
+    if not workload.checkpoint.min_runtime_s and key not in history:
+        return "", None
     started = max((pod.started_at for pod in pods if pod.started_at is not None), default=None)
     granted = min(workload.checkpoint.min_runtime_s, policy.max_protection_s, LONGEST_S)
     if granted and started is not None and now < started + granted:
         return f"runs for less than its minimum of {granted:.0f} s", started + granted
-    losses = [
-        t for t in history.get(workload.owner_uid or workload.uid, ()) if now - DAY_S < t <= now
-    ]
+    losses = [t for t in history.get(key, ()) if now - DAY_S < t <= now]
     if len(losses) >= _LOSSES_BEFORE_PEACE and started is not None:
         peace = min(_FIRST_PEACE_S * 2 ** (len(losses) - _LOSSES_BEFORE_PEACE), LONGEST_S)
         if now < started + peace:

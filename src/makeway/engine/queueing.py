@@ -8,6 +8,7 @@ workloads.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Iterator
 from enum import Enum
 from typing import Literal
@@ -71,12 +72,11 @@ class PendingQueue:
         self._workloads: dict[WorkloadId, Workload] = {}
         self._shapes: dict[WorkloadId, Shape] = {}
         self._groups: dict[Shape, _Group] = {}
-        self._order: list[
-            tuple[PendingKey, WorkloadId, Shape]
-        ] = []  # heads of active groups, stale ones included
-        self._parked: dict[
-            WorkloadId, Workload
-        ] = {}  # one by one: backoff, namespace, failed checks
+        # Heads of active groups; entries that have become stale are dropped when they surface.
+        self._order: list[tuple[PendingKey, WorkloadId, int, Shape]] = []
+        self._count = itertools.count()
+        # One by one: backoff, namespace, failed checks.
+        self._parked: dict[WorkloadId, Workload] = {}
         self.sticky: WorkloadId | None = None
 
     def __len__(self) -> int:
@@ -125,7 +125,8 @@ class PendingQueue:
     def _offer(self, shape: Shape, group: _Group) -> None:
         first = group.first()
         if first is not None:
-            heapq.heappush(self._order, (first[0], first[1], shape))
+            # The count keeps two shapes of one workload, an old and a new one, from being compared.
+            heapq.heappush(self._order, (first[0], first[1], next(self._count), shape))
 
     # -- heads ---------------------------------------------------------------------------------------------------
 
@@ -134,7 +135,7 @@ class PendingQueue:
         if self.sticky is not None and self._is_active(self.sticky):
             return self._workloads[self.sticky]
         while self._order:
-            key, workload, shape = self._order[0]
+            key, workload, _, shape = self._order[0]
             group = self._groups.get(shape)
             if group is not None and not group.parked and group.first() == (key, workload):
                 return self._workloads[workload]

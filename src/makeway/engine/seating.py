@@ -8,14 +8,14 @@ for somebody) count as taken for everybody of equal or lower priority.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 import numpy as np
 
 from makeway.engine import filters, gang
-from makeway.engine.nodes import Vector
+from makeway.engine.nodes import Rows, Vector
 from makeway.engine.occupancy import Occupancy, occupies, waits
 from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.policy import Policy
@@ -26,7 +26,7 @@ from makeway.engine.victims.oracle import QuotaTest
 from makeway.engine.victims.roster import Candidate, Roster
 from makeway.model.decision import Admit, Bind, Decision, Evict, Hold, Wait
 from makeway.model.node import NodeName
-from makeway.model.reason import Holder, Reason, Shortage
+from makeway.model.reason import Holder, NodeVerdict, Reason, Shortage
 from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
 Legality = Callable[[Workload, Roster], least_loss.Legal]
@@ -65,11 +65,17 @@ class Seating:
         self.policy = policy
         self.usual_interval = usual_interval
         self.history = history
-        self.going: dict[PodId, Pod] = dict(occupancy.leaving)
+        self.going: dict[PodId, Pod] = {}  # who is leaving, those of this cycle included
+        self._going_order: list[PodId] = []
+        self._counted = 0
+        self._coming: dict[int, Vector] = {}
+        self._leave(occupancy.leaving.values())
         self.fallen: set[tuple[WorkloadId, tuple[PodId, ...]]] = set()
+        self._fallen_units: list[int] = []
         self.ended_holds: list[WorkloadId] = []
         self.wake_at: float | None = None
         self._roster: Roster | None = None
+        self._refused: dict[PodShape, tuple[NodeVerdict, ...]] = {}
         self._verdicts: dict[tuple[PodShape, int], Reason] = {}
 
     # --- the cycle's frame ---
@@ -128,11 +134,34 @@ class Seating:
     def _once_they_are_gone(self) -> Iterator[None]:
         """As it will be when everybody who is leaving has left."""
         with self.table.what_if():
-            for pod in self.going.values():
-                row = self.table.row_of.get(pod.node) if pod.node is not None else None
-                if row is not None:
-                    self.table.lift(pod, row)
+            if self.table.choosy:
+                for pod in self.going.values():
+                    self._lift(pod)
+            elif self.going:
+                self.table.take_many(*self._room_on_its_way())
             yield
+
+    def _lift(self, pod: Pod) -> None:
+        row = self.table.row_of.get(pod.node) if pod.node is not None else None
+        if row is not None:
+            self.table.lift(pod, row)
+
+    def _room_on_its_way(self) -> tuple[Rows, Rows]:
+        """What those who are leaving will give back, row by row; counted once for each who joins them."""
+        width = len(self.table.columns)
+        while self._counted < len(self.going):
+            pod = self.going[self._going_order[self._counted]]
+            self._counted += 1
+            row = self.table.row_of.get(pod.node) if pod.node is not None else None
+            if row is not None:
+                before = self._coming.get(row)
+                need = self.table.need(pod.shape)
+                self._coming[row] = need if before is None else before + need
+        rows = np.array(list(self._coming), np.int64)
+        amounts = np.zeros((len(rows), width), np.int64)
+        for i, amount in enumerate(self._coming.values()):
+            amounts[i, : len(amount)] = amount
+        return rows, -amounts
 
     # --- is there room? ---
 
@@ -154,11 +183,7 @@ class Seating:
                 if not isinstance(soon, Shortfall) and (quota is None or quota.fits(frozenset())):
                     return Room(placement=soon, later=True)
                 if not may_evict or not workload.preempts:
-                    return (
-                        now
-                        if isinstance(now, Shortfall)
-                        else Shortfall(demand=demands[0], placed=0)
-                    )
+                    return _short(now, demands)
                 victims = self._victims(workload, demands, legality, quota)
         if victims is not None:
             return Room(
@@ -169,7 +194,7 @@ class Seating:
                 bound_ms=victims.bound_ms,
                 steps=victims.steps,
             )
-        return now if isinstance(now, Shortfall) else Shortfall(demand=demands[0], placed=0)
+        return _short(now, demands)
 
     def room_without(
         self, workload: Workload, demands: Sequence[Demand], victims: Sequence[Candidate]
@@ -178,9 +203,7 @@ class Seating:
         with self._as_seen_by(workload), self._once_they_are_gone():
             for victim in victims:
                 for pod in victim.pods:
-                    row = self.table.row_of.get(pod.node) if pod.node is not None else None
-                    if row is not None:
-                        self.table.lift(pod, row)
+                    self._lift(pod)
             placement = self.placer.place(demands)
         if isinstance(placement, Shortfall):
             return None
@@ -230,14 +253,25 @@ class Seating:
         band = np.array([self.policy.band_of(p) for p in legal.band.tolist()], np.int64)
         return msgspec.structs.replace(legal, band=band)
 
+    def _leave(self, pods: Iterable[Pod]) -> None:
+        for pod in pods:
+            if pod.id not in self.going:
+                self.going[pod.id] = pod
+                self._going_order.append(pod.id)
+
     def _already_fallen(self, roster: Roster) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         mask = np.zeros(len(roster), np.bool_)
-        for key in self.fallen:
-            for unit in roster.by_workload.get(key[0], ()):
-                mine = {pod.id for pod in roster.candidates[unit].pods}
-                if not key[1] or mine & set(key[1]):
-                    mask[unit] = True
+        mask[self._fallen_units] = True
         return mask
+
+    def _fall(self, victim: Candidate) -> None:
+        """It goes, and with it every unit that shares a pod with it."""
+        pods = {pod.id for pod in victim.pods}
+        self.fallen.add((victim.workload.id, () if victim.whole else tuple(sorted(pods))))
+        for unit in self.roster.by_workload.get(victim.workload.id, ()):
+            if victim.whole or any(p.id in pods for p in self.roster.candidates[unit].pods):
+                self._fallen_units.append(unit)
+        self._leave(victim.pods)
 
     def place_some(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
         """As many of these independent pods as there is room for now."""
@@ -276,11 +310,9 @@ class Seating:
                 continue
             if workload.foreign and not self.policy.evict_foreign:
                 continue
-            there = tuple(
-                pod
-                for pod in sorted(members.values(), key=lambda p: p.id)
-                if occupies(pod) and pod.gone_by is None
-            )
+            there = tuple(p for p in members.values() if occupies(p) and p.gone_by is None)
+            if len(there) > 1:
+                there = tuple(sorted(there, key=lambda p: p.id))
             if not there:
                 continue
             if workload.gang is None and workload.admission is None:
@@ -307,15 +339,20 @@ class Seating:
             protected, until = protection_of(workload, pods, self.now, self.policy, self.history)
             if until is not None:
                 self._look_again(until)
+        if len(pods) == 1:
+            started = pods[0].started_at or self.now
+        else:
+            started = max((pod.started_at or self.now for pod in pods), default=self.now)
+        drawn: tuple[str, ...] = ()
+        if self.budgets:
+            drawn = tuple(b.id for p in pods for b in self.budgets.values() if _counts_for(b, p))
         return Candidate(
             workload=workload,
             pods=pods,
             whole=whole,
             loss_ms=round(loss * 1000),
-            started_at=max((pod.started_at or self.now for pod in pods), default=self.now),
-            budgets=tuple(
-                b.id for pod in pods for b in self.budgets.values() if _counts_for(b, pod)
-            ),
+            started_at=started,
+            budgets=drawn,
             protected=protected,
         )
 
@@ -423,7 +460,7 @@ class Seating:
         return Reason(
             kind="waiting-for-victims",
             kueue="WaitingForPreemptedWorkloads",
-            verdicts=self.why_not(workload, None).verdicts,
+            verdicts=self._refusals(self._pending_shape(workload)),
             nodes_total=int(self.table.live.sum()),
             holders=tuple(Holder(workload=w) for w in leaving),
         )
@@ -473,10 +510,7 @@ class Seating:
                     notice_s=notice,
                 )
             )
-            self.fallen.add(
-                (victim.workload.id, () if victim.whole else tuple(p.id for p in victim.pods))
-            )
-            self.going.update({pod.id: pod for pod in victim.pods})
+            self._fall(victim)
         gone_by = max([self.now + longest, *(pod.gone_by or 0.0 for pod in self.going.values())])
         self.end_hold(workload.id)
         hold = Hold(
@@ -501,11 +535,10 @@ class Seating:
 
     def _waiting_for_victims(self, workload: Workload) -> Reason:
         hold = self.holds[workload.id]
-        verdicts = self.why_not(workload, None).verdicts
         return Reason(
             kind="waiting-for-victims",
             kueue="WaitingForPreemptedWorkloads",
-            verdicts=verdicts,
+            verdicts=self._refusals(self._pending_shape(workload)),
             nodes_total=int(self.table.live.sum()),
             holders=tuple(
                 Holder(workload=w, priority=self.workloads[w].priority)
@@ -518,14 +551,14 @@ class Seating:
 
     # --- why not ---
 
-    def why_not(self, workload: Workload, shortfall: Shortfall | None) -> Reason:
+    def why_not(self, workload: Workload, shortfall: Shortfall) -> Reason:
         """What no node has, in kube-scheduler's words, and why evicting does not help."""
-        shape = shortfall.demand.shape if shortfall is not None else self._pending_shape(workload)
+        shape = shortfall.demand.shape
         key = (shape, workload.rank)
         known = self._verdicts.get(key)
         if known is None:
             known = self._verdicts[key] = self._explain_shape(workload, shape)
-        if shortfall is None or shortfall.demand.count == 1:
+        if shortfall.demand.count == 1:
             return known
         return msgspec.structs.replace(
             known,
@@ -540,6 +573,13 @@ class Seating:
             ),
         )
 
+    def _refusals(self, shape: PodShape) -> tuple[NodeVerdict, ...]:
+        """Worked out once a cycle for each shape."""
+        known = self._refused.get(shape)
+        if known is None:
+            known = self._refused[shape] = filters.verdicts(self.table, shape)
+        return known
+
     def _pending_shape(self, workload: Workload) -> PodShape:
         for pod in self.occupancy.members(workload.id):
             if waits(pod):
@@ -550,9 +590,7 @@ class Seating:
         total = int(self.table.live.sum())
         if shape.blocked:
             return Reason(kind="no-nodes-fit", message=shape.blocked, nodes_total=total)
-        reason = Reason(
-            kind="no-nodes-fit", verdicts=filters.verdicts(self.table, shape), nodes_total=total
-        )
+        reason = Reason(kind="no-nodes-fit", verdicts=self._refusals(shape), nodes_total=total)
         if not workload.preempts:
             return msgspec.structs.replace(
                 reason,
@@ -562,6 +600,14 @@ class Seating:
         return msgspec.structs.replace(
             reason, even_after=kube.why_evicting_does_not_help(self.table, shape, workload.rank)
         )
+
+
+def _short(found: tuple[Placed, ...] | Shortfall, demands: Sequence[Demand]) -> Shortfall:
+    """What is missing is not on the nodes: then none of it is placed."""
+    if isinstance(found, Shortfall):
+        return found
+    nothing = Demand(pod_set="", shape=PodShape(), count=0)
+    return Shortfall(demand=demands[0] if demands else nothing, placed=0)
 
 
 def by_pod_priority(workload: Workload, roster: Roster) -> least_loss.Legal:

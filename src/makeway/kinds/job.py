@@ -106,7 +106,8 @@ def reclaimable(job: Json) -> int:
     together, wanted = parallelism(job), completions(job)
     if together <= 1 or wanted is None:
         return 0
-    done = _ended_indexes(job, wanted) if indexed(job) else succeeded(job)
+    counted = int(status(job).get("succeeded") or 0)
+    done = _ended_indexes(job, wanted) if indexed(job) else counted
     left = max(wanted - done, 0)
     return together - left if done and left < together else 0
 

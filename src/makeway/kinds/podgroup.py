@@ -302,7 +302,7 @@ def gang_workload(
 
 def _gang_pod_set(member: Member) -> PodSet:
     alive = [pod for pod in member.pods if not ended(pod)] or list(member.pods)
-    return PodSet(name=member.gang, count=len(alive), shape=pod_shape(alive[0]))
+    return PodSet(name=member.gang, count=len(alive), shape=pod_shape(alive[0]), gang=member.gang)
 
 
 def _incomplete(members: list[Member], override: int | None, expected: Iterable[GangId]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from makeway.errors import InvalidObject
@@ -261,3 +262,17 @@ def _read_time(obj: Json, text: str) -> float | None:
             field=f"metadata.annotations[{_LAST_CHECKPOINT}]",
             hint='Write for example "2026-01-15T12:00:00Z".',
         ) from error
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+_LONGEST_NAME = 253
+_HASH_DIGITS = 5
+
+
+def name_for(*, kind: str, group: str, name: str, uid: str, extra: str = "") -> str:
+    """What Kueue calls the workload of a job: users look for `job-train-1a2b3`."""
+    parts = [kind, group, name, uid, *([extra] if extra else [])]
+    digest = hashlib.sha1("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
+    prefix = f"{kind.lower()}-{name}"[: _LONGEST_NAME - _HASH_DIGITS - 1]
+    return f"{prefix}-{digest[:_HASH_DIGITS]}"

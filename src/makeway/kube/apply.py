@@ -29,7 +29,7 @@ from makeway.kinds.metadata import (
     uid,
 )
 from makeway.kinds.promises import PLACEMENT
-from makeway.kube import preemptions, standing
+from makeway.kube import preemptions, standing, words
 from makeway.kube.actions import (
     Action,
     BindPod,
@@ -54,7 +54,9 @@ HUMAN: Final = {
     "InCohortFairSharing": "Fair Sharing within the cohort",
     "InCohortReclaimWhileBorrowing": "reclamation within the cohort while borrowing",
 }
-REWRITE_AFTER_S: Final = 10.0  # a waiting workload's status is rewritten at most this often
+# A waiting workload's status follows its reason, but not for ever at once: a few rewrites in a row, then one in this time.
+REWRITE_EVERY_S: Final = 10.0
+REWRITES_IN_A_ROW: Final = 5.0
 HOLD_AFTER_S: Final = 60.0
 
 
@@ -63,6 +65,11 @@ class Told(msgspec.Struct):
 
     sense: tuple[str, ...]
     at: float
+    left: float = REWRITES_IN_A_ROW  # rewrites that may follow at once
+
+    def refill(self, now: float) -> None:
+        self.left = min(REWRITES_IN_A_ROW, self.left + (now - self.at) / REWRITE_EVERY_S)
+        self.at = now
 
 
 class Applier:
@@ -408,7 +415,7 @@ class Applier:
             found = self._copy.get("Pod", bind.pod)
             if found is None or spec(found).get("nodeName"):
                 continue
-            message = reason.message if reason is not None else ""
+            message = words.fit_error(reason) if reason is not None else ""
             lists.append(self._unschedulable(found, message, bind.node, now))
         return lists
 
@@ -416,36 +423,37 @@ class Applier:
 
     def _wait(self, wait: Wait, now: float, *, nominated: bool) -> list[list[Action]]:
         found = self._copy.get("Workload", wait.workload)
-        message = wait.reason.message or sentence(wait)
-        if found is not None:
-            if standing.has_quota(found) or standing.finished(found):
-                return self._wait_pods(wait, message, now)
-            return [self._publish(found, wait, message, now)]
-        return [] if nominated else self._wait_pods(wait, message, now)
+        if found is None:
+            return [] if nominated else self._wait_pods(wait, now)
+        if standing.has_quota(found) or standing.finished(found):
+            return self._wait_pods(wait, now)
+        return [self._publish(found, wait, words.waiting(wait.reason), now)]
 
     def _publish(self, found: Object, wait: Wait, message: str, now: float) -> list[Action]:
         model = self._model(wait.workload)
         reason = wait.reason.kueue or "PendingEvaluation"
         told_reason = conditions.reason(found, standing.QUOTA_RESERVED)
         sense = (reason, *(h.workload for h in wait.reason.holders), wait.reason.kind)
-        last = self._told.get(wait.workload)
-        if last is not None and last.sense == sense and told_reason == reason:
-            if conditions.message(found, standing.QUOTA_RESERVED) == message:
+        told = self._told.setdefault(wait.workload, Told(sense, now))
+        told.refill(now)
+        same_words = conditions.message(found, standing.QUOTA_RESERVED) == message
+        if told.sense == sense and told_reason == reason:
+            if same_words:
                 return []
-            if now - last.at < REWRITE_AFTER_S:
-                self._remind(last.at + REWRITE_AFTER_S)
+            if told.left < 1:
+                self._remind(now + (1 - told.left) * REWRITE_EVERY_S)
                 return []
         change = standing.wait(found, reason, message, model.pod_sets if model else (), now)
-        self._told[wait.workload] = Told(sense, now)
+        told.sense, told.left = sense, max(0.0, told.left - 1)
         if not change:
             return []
-        told = self._workload_event(found, reason, message, warning=True)
-        return [patch_status("Workload", found, change, told)]
+        event = self._workload_event(found, reason, message, warning=True)
+        return [patch_status("Workload", found, change, event)]
 
     def _remind(self, at: float) -> None:
         self.later = at if self.later is None else min(self.later, at)
 
-    def _wait_pods(self, wait: Wait, message: str, now: float) -> list[list[Action]]:
+    def _wait_pods(self, wait: Wait, now: float) -> list[list[Action]]:
         """Pods without a Workload object carry their reason themselves."""
         lists: list[list[Action]] = []
         for key_ in self._pods_of(wait.workload):
@@ -457,7 +465,12 @@ class Applier:
                 or terminating(found)
             ):
                 continue
-            lists.append(self._unschedulable(found, message, "", now))
+            # Who waits for others to leave keeps pointing at their nodes.
+            draining = wait.reason.kind == "waiting-for-victims"
+            node = str(status(found).get("nominatedNodeName") or "") if draining else ""
+            scheduler = pod.scheduler_name(found)
+            message = words.unschedulable(wait.reason, scheduler, draining=draining and bool(node))
+            lists.append(self._unschedulable(found, message, node, now))
         return lists
 
     def _unschedulable(self, found: Object, message: str, node: str, now: float) -> list[Action]:
@@ -506,8 +519,3 @@ def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:
         if evict.preemptor and evict.reason.kind != "queue-drained":
             found.setdefault(evict.preemptor, []).append(evict)
     return found
-
-
-def sentence(wait: Wait) -> str:
-    """The reason in words, where Kueue and kube-scheduler have none."""
-    return wait.reason.cheapest or wait.reason.kind.replace("-", " ")

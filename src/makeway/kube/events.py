@@ -98,4 +98,7 @@ def shortened(note: str) -> str:
 
 
 def _sameness(tell: Tell) -> tuple[str, ...]:
-    return (tell.about.get("uid", ""), tell.about["name"], tell.component, tell.reason, tell.note)
+    # The same words about a later version of the object are news, except where a lasting state is told.
+    version = "" if tell.once else str(tell.about.get("resourceVersion", ""))
+    about = (str(tell.about.get("uid", "")), tell.about["name"], version)
+    return (*about, tell.component, tell.reason, tell.note)

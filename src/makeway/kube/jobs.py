@@ -17,6 +17,7 @@ from makeway.kinds.metadata import (
     Json,
     Object,
     annotations_of,
+    created_at,
     finalizers,
     key,
     labels,
@@ -40,6 +41,7 @@ from makeway.kube.actions import (
 from makeway.kube.events import JOB_CONTROLLER
 from makeway.kube.world import World
 
+UNDECIDED_AFTER_S: Final = 1.5  # creation times have whole seconds
 # Fields of a pod spec that admission changes; they say nothing about what the user wrote.
 INJECTED: Final = ("nodeSelector", "tolerations", "schedulingGates")
 
@@ -164,6 +166,20 @@ def _follow(queued: Json, workload: Json, world: World, steps: Steps, now: float
         _run(queued, workload, world, steps, now)
     elif _running(queued) or STOPPING in annotations_of(queued):
         _stop(queued, workload, "Not admitted by cluster queue", steps)
+    elif world.config.waits_for_pods:
+        standing_still(workload, steps, now)
+
+
+def standing_still(workload: Json, steps: Steps, now: float) -> None:
+    """Every Workload says whether its pods are ready. Most say it with their first decision; this is for the others."""
+    if conditions.find(workload, standing.PODS_READY) is not None or steps.actions:
+        return
+    due = created_at(workload) + UNDECIDED_AFTER_S
+    if now < due:
+        steps.look_again(due)
+    else:
+        change = standing.pods_ready(workload, False, now)
+        steps.actions.append(patch_status("Workload", workload, change))
 
 
 def _run(queued: Json, workload: Json, world: World, steps: Steps, now: float) -> None:

@@ -44,6 +44,7 @@ from makeway.kube.actions import (
     patch_status,
 )
 from makeway.kube.events import POD_CONTROLLER
+from makeway.kube.jobs import standing_still
 from makeway.kube.world import World
 
 SAVE_MARGIN_S: Final = 5.0  # on top of the time a program says it needs to save
@@ -184,6 +185,8 @@ def _follow(pods: Sequence[Json], workload: Json, world: World, steps: Steps, no
                 steps.actions += stop(
                     one, "NotAdmitted", "Not admitted by cluster queue", world, now
                 )
+        if world.config.waits_for_pods:
+            standing_still(workload, steps, now)
         return
     for one in pods:
         if pod.gated_for_admission(one) and not terminating(one) and not pod.ended(one):

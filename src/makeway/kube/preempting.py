@@ -26,7 +26,7 @@ def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
 
 
 def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
-    asked = str((spec(record).get("preemptor") or {}).get("workload") or "")
+    asked = str(spec(record).get("preemptor") or "")
     pods = pods_of(asked, world)
     found = world.copy.get("Workload", asked)
     if found is None and not pods:

@@ -60,7 +60,8 @@ def compose(
         "kind": KIND,
         "metadata": {"namespace": home, "name": preemption_name(preemptor_uid, attempt)},
         "spec": {
-            "preemptor": {"workload": hold.workload, "uid": preemptor_uid},
+            "preemptor": hold.workload,
+            "preemptorUID": preemptor_uid,
             "rule": hold.rule,
             "victims": victims,
             "lossGPUSeconds": round(hold.loss, 3),
@@ -103,7 +104,7 @@ def hold_from(obj: Json) -> Hold | None:
     room = said.get("hold") or {}
     queue = room.get("clusterQueue")
     return Hold(
-        workload=WorkloadId(str((said.get("preemptor") or {}).get("workload") or "")),
+        workload=WorkloadId(str(said.get("preemptor") or "")),
         queue=QueueName(queue) if queue else None,
         admission=_admission(room, queue),
         placement=tuple(
@@ -142,13 +143,13 @@ def _admission(room: Json, queue: str | None) -> Admission | None:
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:
     """How many preemptions this workload asked for so far."""
-    return sum((spec(o).get("preemptor") or {}).get("uid") == preemptor_uid for o in known)
+    return sum(spec(o).get("preemptorUID") == preemptor_uid for o in known)
 
 
 def covers(obj: Json, preemptor: str, evicts: Iterable[Evict]) -> bool:
     """An open record for this workload that names these victims already: a restart found it."""
     said = spec(obj)
-    if not is_open(obj) or (said.get("preemptor") or {}).get("workload") != preemptor:
+    if not is_open(obj) or said.get("preemptor") != preemptor:
         return False
     named = {v["workload"] for v in said.get("victims") or []}
     return {evict.workload for evict in evicts} <= named
@@ -158,7 +159,14 @@ def progress(obj: Json, phase: str, message: str, now: float) -> Object:
     """The status of a preemption on its way; nothing when it is there already."""
     if status(obj).get("phase") == phase and status(obj).get("message") == message:
         return {}
-    change: Object = {"phase": phase, "message": message}
+    victims = spec(obj).get("victims") or []
+    loss = float(spec(obj).get("lossGPUSeconds") or 0.0)
+    change: Object = {
+        "phase": phase,
+        "message": message,
+        "victimsText": ", ".join(str(v["workload"]) for v in victims),
+        "lossText": f"{loss / 60:.1f} GPU-minutes",
+    }
     if phase not in OPEN:
         change["completedAt"] = timestamp(now)
     return change

@@ -199,7 +199,7 @@ class Projection:
     def _tell_hold(self, key_: str, events: list[Event]) -> None:
         """Holds are known by who they are for; only the newest open one of a workload counts."""
         found = self._copy.get("Preemption", key_)
-        holder = str((spec(found or {}).get("preemptor") or {}).get("workload") or "")
+        holder = str(spec(found or {}).get("preemptor") or "")
         if found is None:
             holder = next(
                 (k for (t, k), o in self._known.items() if t is Hold and self._is_from(o, key_)), ""
@@ -339,10 +339,22 @@ class Projection:
             needs=self._needs(found, owner, template),
             gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
             checkpoint=checkpoint(*places),
+            pod_priority=self._pod_priority(template),
             protected=pod.protected(template) or pod.protected(owner or {}),
             placement=self._placement(found),
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
+
+    def _pod_priority(self, template: Json) -> int:
+        """What its pods will have, which is another matter than its priority in the queue."""
+        said = spec(template)
+        if said.get("priority") is not None:
+            return int(said["priority"])
+        named = self._copy.get("PriorityClass", str(said.get("priorityClassName") or ""))
+        if named is not None:
+            return int(named.get("value") or 0)
+        usual = self._world.classes().default()
+        return usual.value if usual is not None and not said.get("priorityClassName") else 0
 
     def _needs(self, found: Json, owner: Json | None, template: Json) -> Any:
         space = self._copy.get("Namespace", namespace(found)) or {}

@@ -68,11 +68,16 @@ def _write(kind: str, queue: Json, changed: Conditions, wanted: Object, steps: S
 
 
 def pending(local_queue: Json, world: World) -> list[Object]:
-    """Who waits behind this door."""
+    """Who waits behind this door; a closed one has nobody waiting, and who lacks pods is not in line."""
+    if str(spec(local_queue).get("stopPolicy") or "None") != "None":
+        return []
     return [
         w
         for w in world.copy.by("workloads by local queue", key(local_queue))
-        if standing.active(w) and not standing.has_quota(w) and not standing.finished(w)
+        if standing.active(w)
+        and not standing.has_quota(w)
+        and not standing.finished(w)
+        and not conditions.is_true(w, standing.REPLACEMENT)
     ]
 
 

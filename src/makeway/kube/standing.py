@@ -29,6 +29,7 @@ REPLACEMENT: Final = "WaitingForReplacementPods"
 NOT_READY: Final = ("WaitForStart", "Not all pods are ready or succeeded")
 RECOVERING: Final = ("WaitForRecovery", "At least one pod has failed, waiting for recovery")
 READY: Final = "All pods reached readiness and the workload is running"
+RESET: Final = "Reset to Pending after eviction. Previously: "
 NO_RESERVATION: Final = ("NoReservation", "The workload has no reservation")
 UNSATISFIED: Final = ("UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
 # Evictions after which the workload is in the queue again at once.
@@ -175,7 +176,7 @@ def _reset(check: Object, now: float) -> Object:
     fresh: Object = {
         "name": check["name"],
         "state": "Pending",
-        "message": f"Reset to Pending after eviction. Previously: {state}",
+        "message": RESET + state,
         "lastTransitionTime": timestamp(now),
     }
     if state == "Retry":

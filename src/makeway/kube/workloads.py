@@ -5,7 +5,10 @@ The order of the checks is Kueue's; the first that asks for something ends the c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
+
+import msgspec
 
 from makeway.control.clock import timestamp
 from makeway.control.durations import duration
@@ -23,7 +26,7 @@ from makeway.kinds.metadata import (
 )
 from makeway.kube import standing
 from makeway.kube.actions import Patch, Steps, Tell, about, patch_object, patch_status
-from makeway.kube.events import WORKLOAD_CONTROLLER
+from makeway.kube.events import JOB_CONTROLLER, POD_CONTROLLER, WORKLOAD_CONTROLLER
 from makeway.kube.queues import activity
 from makeway.kube.world import World
 
@@ -116,15 +119,16 @@ def _deactivated(workload: Json, _world: World, _steps: Steps, now: float) -> Pa
     )
 
 
-def _reactivated(workload: Json, _world: World, _steps: Steps, now: float) -> Patch | None:
-    """Set active again: it queues again, also when it was us who had deactivated it."""
+def _reactivated(workload: Json, world: World, _steps: Steps, now: float) -> Patch | None:
+    """Set active again: it queues again. Kueue leaves those behind that it had deactivated itself; under its policy so do we."""
     if standing.has_quota(workload) or not standing.active(workload):
         return None
     known = conditions.find(workload, standing.REQUEUED) or {}
     waits = known.get("status") == "False" and str(known.get("reason", "")).startswith(
         "Deactivated"
     )
-    if not waits:
+    left_behind = known.get("reason") != "Deactivated" and world.config.makeway.victims == "kueue"
+    if not waits or left_behind:
         return None
     change = standing.requeue(workload, True, "Reactivated", "The workload was reactivated", now)
     return patch_status("Workload", workload, change | {"requeueState": None})
@@ -163,7 +167,7 @@ def _checks(workload: Json, world: World, steps: Steps, now: float) -> Patch | N
         return _reject(workload, rejected, now)
     retried = [c for c in known if c.get("state") == "Retry"]
     if retried and standing.has_quota(workload):
-        return _retry(workload, retried, now)
+        return _retry(workload, retried, world, now)
     return None
 
 
@@ -203,13 +207,31 @@ def _reject(workload: Json, rejected: list[Object], now: float) -> Patch | None:
     return patch_status("Workload", workload, change, told)
 
 
-def _retry(workload: Json, retried: list[Object], now: float) -> Patch:
+def _retry(workload: Json, retried: list[Object], world: World, now: float) -> Patch:
     plural = "s" if len(retried) > 1 else ""
     message = f"Evicted due to AdmissionCheck{plural} in Retry state: {_quoted(retried)}"
     delays = [int(c.get("requeueAfterSeconds") or 0) for c in retried]
     count = int((status(workload).get("requeueState") or {}).get("count") or 0)
     extra = standing.requeue_state(workload, count, now + max(delays)) if max(delays) else None
-    return evict(workload, "AdmissionCheck", message, now, extra=extra)
+    patch = evict(workload, "AdmissionCheck", message, now, extra=extra)
+    return msgspec.structs.replace(
+        patch, then=(*patch.then, *_checks_changed(workload, retried, world))
+    )
+
+
+def _checks_changed(workload: Json, checks: list[Object], world: World) -> Iterator[Tell]:
+    """The owner hears of checks that were set back."""
+    owner = world.owner_of(workload)
+    if owner is None:
+        return
+    kind = "Pod" if "containers" in spec(owner) else "Job"
+    for check in checks:
+        yield Tell(
+            about=about(kind, owner),
+            reason="UpdatedAdmissionCheck",
+            note=f"{check['name']}: {standing.RESET}{check.get('state')}",
+            component=JOB_CONTROLLER if kind == "Job" else POD_CONTROLLER,
+        )
 
 
 # Stopped queues

@@ -141,3 +141,8 @@ def largest(parts: Iterable[Amounts]) -> dict[str, int]:
 
 def frozen(amounts: Amounts) -> FrozenAmounts:
     return tuple(sorted(amounts.items()))
+
+
+def is_accelerator(resource: str) -> bool:
+    """Extended resources are devices; native and hugepages ones are not."""
+    return "/" in resource and not resource.split("/", 1)[0].endswith("kubernetes.io")

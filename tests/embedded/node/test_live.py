@@ -150,7 +150,11 @@ async def test_deleting_sends_sigterm_and_then_lets_the_object_go(
     await cluster.until_gone(PODS, "saver")
     assert not alive(pid)
     assert log_of(cluster, runs) == ["up", "saving", "saved"]
-    assert not (cluster.home / "pods" / runs["metadata"]["uid"]).exists()
+
+    async def cleaned() -> bool:
+        return not (cluster.home / "pods" / runs["metadata"]["uid"]).exists()
+
+    await cluster.until_true(cleaned)
 
 
 async def test_who_does_not_listen_is_killed_after_its_grace(

@@ -1,1 +1,3 @@
-"""The part of the Kubernetes REST API that we serve: discovery, verbs, patches, watches, tables, subresources."""
+"""The part of the Kubernetes REST API that we serve: discovery, verbs, patches, watches, tables,
+subresources.
+"""

@@ -153,7 +153,7 @@ class App:
         )
         return version in discovery.groups(self.registry).get(group, [])
 
-    # ---- paths ---------------------------------------------------------------------------------------
+    # ---- paths -----------------------------------------------------------------------------------
 
     def _resolve(self, path: str) -> Target | None:
         parts = path.strip("/").split("/")
@@ -180,7 +180,7 @@ class App:
             return None
         return Target(kind, version, namespace, name, rest[2] if len(rest) > 2 else "")
 
-    # ---- verbs ---------------------------------------------------------------------------------------
+    # ---- verbs -----------------------------------------------------------------------------------
 
     async def _serve(self, request: Request, send: Send, target: Target) -> Answer | None:
         if target.version.deprecation:
@@ -190,13 +190,12 @@ class App:
         if target.subresource == "status" and not target.kind.status:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
         match request.method, bool(target.name):
+            case "GET", _ if request.flag("watch"):
+                await self._watch(request, send, target)
+                return None
             case "GET", True:
-                if request.flag("watch"):
-                    return await self._watch(request, send, target)
                 return await self._get(request, target)
             case "GET", False:
-                if request.flag("watch"):
-                    return await self._watch(request, send, target)
                 return await self._list(request, target)
             case "POST", False:
                 return await self._create(request, target)
@@ -284,12 +283,7 @@ class App:
             raise bad_request("an empty namespace may not be set during creation")
         try:
             entry = self.objects.create(
-                target.kind,
-                namespace,
-                obj,
-                context,
-                dry_run=request.dry_run,
-                manager=_manager(request),
+                target.kind, namespace, obj, context, dry_run=request.dry_run
             )
         finally:
             request.warnings.extend(context.warnings)
@@ -304,9 +298,14 @@ class App:
         context = self.objects.context(self._now())
         try:
             changed = self.objects.replace(
-                target.kind, entry, obj, context,
-                subresource=target.subresource, dry_run=request.dry_run, manager=_manager(request),
-            )  # fmt: skip
+                target.kind,
+                entry,
+                obj,
+                context,
+                subresource=target.subresource,
+                dry_run=request.dry_run,
+                manager=_manager(request),
+            )
         finally:
             request.warnings.extend(context.warnings)
         return await self._answer_entry(request, target, changed)
@@ -344,9 +343,11 @@ class App:
                 _APPLY[0],
             ]
             raise Refusal(
-                415, "UnsupportedMediaType",
-                f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}",
-            )  # fmt: skip
+                415,
+                "UnsupportedMediaType",
+                f"the body of the request was in an unknown format - accepted media types"
+                f" include: {', '.join(accepted)}",
+            )
         if not isinstance(changed, dict):
             raise bad_request("the patch left something that is not an object")
         changed.setdefault("metadata", {})
@@ -364,7 +365,7 @@ class App:
             request.warnings.extend(context.warnings)
         return await self._answer_entry(request, target, entry, 201 if created else 200)
 
-    # ---- delete --------------------------------------------------------------------------------------
+    # ---- delete ----------------------------------------------------------------------------------
 
     async def _delete(self, request: Request, target: Target) -> Answer:
         options = await read_delete_options(request)

@@ -1,4 +1,6 @@
-"""From the bytes of a request to an object with known fields of the right types, in the stored version."""
+"""From the bytes of a request to an object with known fields of the right types, in the stored
+version.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def parse(content_type: str, body: bytes) -> Any:
         raise Refusal(
             415,
             "UnsupportedMediaType",
-            f"the body of the request was in an unknown format - accepted media types include: {accepted}",
+            f"the body of the request was in an unknown format - accepted media types include:"
+            f" {accepted}",
         )
     try:
         return _decode(body)
@@ -66,7 +69,8 @@ def _check_type(obj: Obj, kind: Kind, version: Version) -> None:
     given = obj.get("apiVersion") or expected
     if given != expected:
         raise bad_request(
-            f"the API version in the data ({given}) does not match the expected API version ({expected})"
+            f"the API version in the data ({given}) does not match the expected API version"
+            f" ({expected})"
         )
     if (obj.get("kind") or kind.kind) != kind.kind:
         raise bad_request(
@@ -77,11 +81,14 @@ def _check_type(obj: Obj, kind: Kind, version: Version) -> None:
 def check_fields(
     request: Request, obj: Obj, kind: Kind, version: Version, text: bytes = b""
 ) -> None:
-    """Refuse wrong types; refuse, warn about or silently drop unknown fields, as the request asks."""
+    """Refuse wrong types; refuse, warn about or silently drop unknown fields, as the request
+    asks.
+    """
     mode = request.query.get("fieldValidation", "")
     if mode not in _VALIDATIONS:
         raise bad_request(
-            f'fieldValidation: Unsupported value: "{mode}": supported values: "Ignore", "Strict", "Warn"'
+            f'fieldValidation: Unsupported value: "{mode}": supported values: "Ignore",'
+            f' "Strict", "Warn"'
         )
     known = definitions()
     if not version.schema or version.schema not in known:
@@ -92,14 +99,16 @@ def check_fields(
     if wrong:
         if kind.builtin:
             raise bad_request(
-                f'{kind.kind} in version "{version.name}" cannot be handled as a {kind.kind}: {wrong}'
+                f'{kind.kind} in version "{version.name}" cannot be handled as a {kind.kind}:'
+                f" {wrong}"
             )
         raise _custom_type_refusal(kind, obj, wrong)
     # Warnings are the default of the API server, so of ours.
     if unknown and mode == "Strict":
         listed = ", ".join(f'unknown field "{field}"' for field in unknown)
         raise bad_request(
-            f'{kind.kind} in version "{version.name}" cannot be handled as a {kind.kind}: strict decoding error: {listed}'
+            f'{kind.kind} in version "{version.name}" cannot be handled as a {kind.kind}:'
+            f" strict decoding error: {listed}"
         )
     if mode != "Ignore":
         request.warnings.extend(f'unknown field "{field}"' for field in unknown)

@@ -1,4 +1,6 @@
-"""What exists from the first start on: namespaces, the two system priority classes, Koordinator's ConfigMap."""
+"""What exists from the first start on: namespaces, the two system priority classes, Koordinator's
+ConfigMap.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,17 @@ from makeway.kinds.serving.refusal import Obj
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system", "koordinator-system")
 
 _CLASS_TEXTS = {
-    "system-cluster-critical": "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
-    "system-node-critical": "Used for system critical pods that must not be moved from their current node.",
+    "system-cluster-critical": (
+        "Used for system critical pods that must run in the cluster, but can be moved to"
+        " another node if necessary."
+    ),
+    "system-node-critical": (
+        "Used for system critical pods that must not be moved from their current node."
+    ),
 }
 
-# Who follows Koordinator's walkthrough looks here whether gangs preempt. They do, and this is where it says so.
+# Who follows Koordinator's walkthrough looks here whether gangs preempt. They do, and this is
+# where it says so.
 _SCHEDULER_CONFIG = """\
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration

@@ -1,4 +1,6 @@
-"""The API's own authority and certificate: made on first start, kept in the home, for loopback only."""
+"""The API's own authority and certificate: made on first start, kept in the home, for loopback
+only.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,14 @@ import datetime
 import ipaddress
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 _VALID_DAYS = 3650
-# Certificates are good from a day ago on, so that a clock that is set back does not lock anybody out.
+# Certificates are good from a day ago on, so that a clock that is set back does not lock anybody
+# out.
 _BACKDATED = datetime.timedelta(days=1)
 
 
@@ -85,7 +91,7 @@ def _make(paths: Certificates, now: float) -> None:
     write_private(paths.key, private)
 
 
-def _usage(*, signs_certificates: bool) -> object:
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     from cryptography import x509
 
     return x509.KeyUsage(

@@ -11,7 +11,20 @@ from makeway.embedded.store import Entry
 from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.refusal import Obj
 
-_TABLE_KEPT = ("name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "labels", "annotations", "ownerReferences", "finalizers", "deletionTimestamp", "generateName")  # fmt: skip
+_TABLE_KEPT = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "deletionTimestamp",
+    "generateName",
+)
 
 
 def type_prefix(kind: str, api_version: str) -> bytes:
@@ -37,7 +50,9 @@ class Form:
 
     @property
     def shape(self) -> tuple[str, str, str, str]:
-        """Equal shapes give equal bytes: what a watch may share between watchers (Tables show ages)."""
+        """Equal shapes give equal bytes: what a watch may share between watchers (Tables show
+        ages).
+        """
         return (self.kind.resource, self.version.name, self.table, self._includes)
 
     def decode(self, entry: Entry) -> Obj:
@@ -57,7 +72,9 @@ class Form:
         return self._prefix + self.body(entry)[1:]
 
     def item(self, entry: Entry) -> bytes:
-        """One object inside a list: custom resources name their kind there, built-in ones do not."""
+        """One object inside a list: custom resources name their kind there, built-in ones do
+        not.
+        """
         return self.body(entry) if self.kind.builtin else self._prefix + self.body(entry)[1:]
 
     def many(self, entries: list[Entry], metadata: Obj) -> bytes:
@@ -91,7 +108,7 @@ class Form:
         }
         return encode({"type": "BOOKMARK", "object": obj}) + b"\n"
 
-    # ---- tables --------------------------------------------------------------------------------------
+    # ---- tables ----------------------------------------------------------------------------------
 
     def _table(self, entries: list[Entry], metadata: Obj) -> Obj:
         return {

@@ -1,4 +1,6 @@
-"""Requests and answers on bare ASGI: what a handler needs, and nothing between it and the server."""
+"""Requests and answers on bare ASGI: what a handler needs, and nothing between it and the
+server.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """`kubectl logs`: the files that the node writes, with follow, tail, since and timestamps.
 
-A container's log is `logs/<pod uid>/<container>.log` in the home, the run before it `<container>.previous.log`.
-Each line is stored as `<RFC 3339 time with nanoseconds> <stdout|stderr> F <text>` (a container runtime's form),
-so that time and stream survive; lines of any other form are shown as they are.
+A container's log is `logs/<pod uid>/<container>.log` in the home, the run before it
+`<container>.previous.log`. Each line is stored as `<RFC 3339 time with nanoseconds>
+<stdout|stderr> F <text>` (a container runtime's form), so that time and stream survive; lines of
+any other form are shown as they are.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def chosen_container(pod: Obj, asked: str) -> str:
     if default in containers:
         return str(default)
     raise bad_request(
-        f"a container name must be specified for pod {name}, choose one of: [{' '.join(containers)}]"
+        f"a container name must be specified for pod {name}, choose one of:"
+        f" [{' '.join(containers)}]"
     )
 
 
@@ -100,6 +102,11 @@ class _View:
         text = b"".join(lines)
         return text if self._limit is None else text[: self._limit]
 
+    def beginning(self, path: Path) -> tuple[bytes, int]:
+        """What a follower sees first, and where the rest will begin."""
+        size = path.stat().st_size if path.exists() else 0
+        return self.text(path), size
+
     def lines(self, content: bytes) -> Iterator[bytes]:
         for raw in content.splitlines(keepends=True):
             found = _LINE.match(raw.rstrip(b"\n"))
@@ -125,11 +132,9 @@ async def _follow(
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     gone = asyncio.ensure_future(request.disconnected())
     try:
-        start = path.stat().st_size if path.exists() else 0
-        first = view.text(path)
+        first, offset = view.beginning(path)
         if first:
             await send({"type": "http.response.body", "body": first, "more_body": True})
-        offset = start
         while not gone.done():
             # Asked before reading, so that what was written just before the end is still sent.
             ended = not more_to_come()

@@ -1,7 +1,8 @@
 """Create, change and delete objects: the order of the steps of a write, the same for every kind.
 
-Everything between reading the old state and handing the new one to the store happens without waiting, on
-one event loop, so a write never meets another half-way. Whoever answers waits for the commit afterwards.
+Everything between reading the old state and handing the new one to the store happens without
+waiting, on one event loop, so a write never meets another half-way. Whoever answers waits for the
+commit afterwards.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from makeway.control.clock import timestamp
@@ -72,7 +74,7 @@ class Objects:
     def context(self, now: float) -> Context:
         return Context(now, self._lookup)
 
-    # ---- create --------------------------------------------------------------------------------------
+    # ---- create ----------------------------------------------------------------------------------
 
     def create(
         self,
@@ -82,17 +84,20 @@ class Objects:
         context: Context,
         *,
         dry_run: bool = False,
-        manager: str = "",
+        managed: list[Obj] | None = None,
     ) -> Entry:
+        """Store a new object; `managed` are its managed fields when it comes by server-side
+        apply.
+        """
         self._place(kind, namespace, obj)
         metadata = obj["metadata"]
         if metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         self._check_namespace(kind, namespace, metadata)
-        name = metadata.get("name")
-        if name and self.store.get(kind.store_key, namespace, name) is not None:
-            raise already_exists(kind.plural, kind.group, name)
+        self._choose_name(kind, namespace, metadata)
         self._stamp(kind, obj, context)
+        if managed:
+            metadata["managedFields"] = managed
         self._admit_new(kind, obj, context)
         if kind.status:
             status = kind.rules.initial_status(obj)
@@ -111,7 +116,8 @@ class Objects:
             return
         if given and given != namespace:
             raise bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request"
+                "the namespace of the provided object does not match the namespace sent on the"
+                " request"
             )
         metadata["namespace"] = namespace
 
@@ -125,7 +131,10 @@ class Objects:
             "deletionTimestamp"
         ):
             name = metadata.get("name") or metadata.get("generateName", "")
-            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            why = (
+                f"unable to create new content in namespace {namespace} because it is being"
+                f" terminated"
+            )
             refusal = forbidden(kind.plural, kind.group, name, why)
             refusal.details["causes"] = [
                 {
@@ -136,13 +145,22 @@ class Objects:
             ]
             raise refusal
 
+    def _choose_name(self, kind: Kind, namespace: str, metadata: Obj) -> None:
+        """Refuse a name that is taken; make up a free one where the object asks for it."""
+        name = metadata.get("name") or ""
+        base = metadata.get("generateName") or ""
+        if name:
+            if self.store.get(kind.store_key, namespace, name) is not None:
+                raise already_exists(kind.plural, kind.group, name)
+        elif base:
+            while not name or self.store.get(kind.store_key, namespace, name) is not None:
+                name = base[:58] + "".join(random.choices(_SUFFIX_LETTERS, k=5))
+            metadata["name"] = name
+
     def _stamp(self, kind: Kind, obj: Obj, context: Context) -> None:
         metadata = obj["metadata"]
-        if not metadata.get("name") and metadata.get("generateName"):
-            base = metadata["generateName"][:58]
-            metadata["name"] = base + "".join(random.choices(_SUFFIX_LETTERS, k=5))
-        metadata["uid"] = str(uuid.uuid4())
-        metadata["creationTimestamp"] = timestamp(context.now)
+        metadata["uid"] = _new_uid()
+        metadata["creationTimestamp"] = _second(int(context.now))
         for field in (
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
@@ -158,7 +176,8 @@ class Objects:
     def _admit_new(self, kind: Kind, obj: Obj, context: Context) -> None:
         try:
             kind.rules.default(obj)
-            # Names are needed to say anything about the object, so they are looked at before admission.
+            # Names are needed to say anything about the object, so they are looked at before
+            # admission.
             if not obj["metadata"].get("name"):
                 self._refuse(kind, obj, kind.rules.validate(obj) or [_NAME_REQUIRED])
             kind.rules.create(obj, context)
@@ -170,7 +189,7 @@ class Objects:
         if causes:
             raise invalid(kind.kind, kind.group, obj["metadata"].get("name", ""), causes)
 
-    # ---- change --------------------------------------------------------------------------------------
+    # ---- change ----------------------------------------------------------------------------------
 
     def existing(self, kind: Kind, namespace: str, name: str) -> Entry:
         entry = self.store.get(kind.store_key, namespace, name)
@@ -228,9 +247,21 @@ class Objects:
         name = after.get("name") or before["name"]
         if name != before["name"]:
             raise bad_request(
-                f"the name of the object ({name}) does not match the name on the URL ({before['name']})"
+                f"the name of the object ({name}) does not match the name on the URL"
+                f" ({before['name']})"
             )
-        for field in ("name", "namespace", "uid", "creationTimestamp", "generation", "generateName", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"):  # fmt: skip
+        for field in (
+            "name",
+            "namespace",
+            "uid",
+            "creationTimestamp",
+            "generation",
+            "generateName",
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+            "resourceVersion",
+        ):
             if field in before:
                 after[field] = before[field]
             else:
@@ -239,8 +270,8 @@ class Objects:
             added = set(after.get("finalizers") or []) - set(before.get("finalizers") or [])
             if added:
                 why = (
-                    "no new finalizers can be added if the object is being deleted, found new finalizers "
-                    + str(sorted(added))
+                    "no new finalizers can be added if the object is being deleted, found new"
+                    " finalizers " + str(sorted(added))
                 )
                 raise invalid(
                     kind.kind,
@@ -272,7 +303,9 @@ class Objects:
         return new
 
     def write_directly(self, kind: Kind, new: Obj, *, dry_run: bool = False) -> Entry:
-        """For subresources that change what a user may not: binding, scale of another field, finalize."""
+        """For subresources that change what a user may not: binding, scale of another field,
+        finalize.
+        """
         if self._is_gone(kind, new):
             return self._remove(kind, new, dry_run=dry_run)
         return self._put(kind, new, dry_run=dry_run)
@@ -288,7 +321,7 @@ class Objects:
             return not (obj.get("spec") or {}).get("finalizers")  # its content goes first
         return True
 
-    # ---- delete --------------------------------------------------------------------------------------
+    # ---- delete ----------------------------------------------------------------------------------
 
     def delete(
         self, kind: Kind, entry: Entry, options: DeleteOptions, context: Context
@@ -296,7 +329,10 @@ class Objects:
         """The last (or current) state, and whether the object is gone."""
         obj = entry.decode()
         if options.uid and options.uid != entry.uid:
-            why = f"Precondition failed: UID in precondition: {options.uid}, UID in object meta: {entry.uid}"
+            why = (
+                f"Precondition failed: UID in precondition: {options.uid}, UID in object meta:"
+                f" {entry.uid}"
+            )
             raise conflict(kind.plural, kind.group, entry.name, why)
         if options.version and options.version != str(entry.version):
             why = (
@@ -328,7 +364,8 @@ class Objects:
         wanted = {"Foreground": _FOREGROUND, "Orphan": _ORPHAN}.get(propagation)
         if propagation not in ("", "Background", "Foreground", "Orphan"):
             raise bad_request(
-                f'propagationPolicy: Unsupported value: "{propagation}": supported values: "Background", "Foreground", "Orphan"'
+                f'propagationPolicy: Unsupported value: "{propagation}": supported values:'
+                f' "Background", "Foreground", "Orphan"'
             )
         if propagation:
             finalizers = [
@@ -356,7 +393,7 @@ class Objects:
         metadata["deletionTimestamp"] = timestamp(context.now + grace_s)
         return True
 
-    # ---- the store -----------------------------------------------------------------------------------
+    # ---- the store -------------------------------------------------------------------------------
 
     def _entry(self, obj: Obj, version: int) -> Entry:
         metadata = obj["metadata"]
@@ -396,6 +433,16 @@ class Objects:
         entry = self._entry(obj, self.store.next_version())
         self.store.remove(kind.store_key, entry)
         return entry
+
+
+def _new_uid() -> str:
+    """A random UUID without a call into the system for each, which would hand the lock to the writer."""
+    return str(uuid.UUID(int=random.getrandbits(128), version=4))
+
+
+@lru_cache(maxsize=8)
+def _second(now: int) -> str:
+    return timestamp(now)
 
 
 _NAME_REQUIRED = Cause(

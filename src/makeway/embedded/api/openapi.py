@@ -1,4 +1,6 @@
-"""OpenAPI v3, which kubectl reads before it applies and when it explains. Documents are made on demand."""
+"""OpenAPI v3, which kubectl reads before it applies and when it explains. Documents are made on
+demand.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Three kinds of patch: JSON patch, JSON merge patch, and Kubernetes' strategic merge patch.
 
-Strategic merge differs from plain merge in lists: where the definition names a merge key, items are merged
-by that key, and directives (`$patch`, `$setElementOrder/…`, `$deleteFromPrimitiveList/…`, `$retainKeys`) say
-the rest.
+Strategic merge differs from plain merge in lists: where the definition names a merge key, items
+are merged by that key, and directives (`$patch`, `$setElementOrder/…`,
+`$deleteFromPrimitiveList/…`, `$retainKeys`) say the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def json_patch(document: Obj, operations: Any) -> Obj:
 
     if not isinstance(operations, list):
         raise bad_request(
-            "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch"
+            "error decoding patch: json: cannot unmarshal object into Go value of type"
+            " jsonpatch.Patch"
         )
     try:
         result = jsonpatch.JsonPatch(operations).apply(document)

@@ -24,7 +24,7 @@ def everything(entry: Entry) -> bool:
     return True
 
 
-# ---- labels -----------------------------------------------------------------------------------------
+# ---- labels --------------------------------------------------------------------------------------
 
 
 def parse_labels(text: str) -> Callable[[_Labels], bool] | None:
@@ -53,7 +53,8 @@ def _label_term(text: str) -> _Term:
     found = _SET_TERM.match(text)
     if not found:
         raise bad_request(
-            f'unable to parse requirement: found "{text.strip()}", expected a label selector such as "key=value"'
+            f'unable to parse requirement: found "{text.strip()}", expected a label selector'
+            f' such as "key=value"'
         )
     negated, key, membership, listed, operator, value = found.groups()
     _check_key(key)
@@ -102,11 +103,12 @@ def _check_value(value: str) -> None:
     problems = label_value_problems(value)
     if problems:
         raise bad_request(
-            f'unable to parse requirement: values[0]: Invalid value: "{value}": {"; ".join(problems)}'
+            f'unable to parse requirement: values[0]: Invalid value: "{value}":'
+            f" {'; '.join(problems)}"
         )
 
 
-# ---- fields -----------------------------------------------------------------------------------------
+# ---- fields --------------------------------------------------------------------------------------
 
 
 def _field_terms(text: str) -> list[tuple[str, bool, str]]:

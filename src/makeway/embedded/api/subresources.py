@@ -60,7 +60,9 @@ class Subresources:
         raise Refusal(404, "NotFound", _NO_SUCH)
 
     def _may_write(self, target: Target, entry: Entry) -> Callable[[str], bool]:
-        """Whether a container of the pod may still write to its log: it lives, and the server goes on."""
+        """Whether a container of the pod may still write to its log: it lives, and the server goes
+        on.
+        """
 
         def ask(container: str) -> bool:
             current = self._objects.store.get(target.kind.store_key, target.namespace, target.name)
@@ -82,7 +84,7 @@ class Subresources:
         await self._objects.store.committed(min(entry.version, self._objects.store.version))
         return json_answer(content, code)
 
-    # ---- pods ----------------------------------------------------------------------------------------
+    # ---- pods ------------------------------------------------------------------------------------
 
     async def _bind(self, request: Request, target: Target, now: float) -> Answer:
         binding = parse(request.content_type, await request.body())
@@ -93,7 +95,10 @@ class Subresources:
         entry = self._objects.existing(kind, target.namespace, name)
         asked_uid = at(binding, "metadata", "uid")
         if asked_uid and asked_uid != entry.uid:
-            why = f"Precondition failed: UID in precondition: {asked_uid}, UID in object meta: {entry.uid}"
+            why = (
+                f"Precondition failed: UID in precondition: {asked_uid}, UID in object meta:"
+                f" {entry.uid}"
+            )
             raise conflict("pods/binding", "", name, why)
         pod = entry.decode()
         self._check_bindable(pod, name, str(node))
@@ -166,7 +171,10 @@ class Subresources:
                     "causes": [
                         {
                             "reason": "DisruptionBudget",
-                            "message": f"The disruption budget {blocking} needs more healthy pods than there are",
+                            "message": (
+                                f"The disruption budget {blocking} needs more healthy pods than there"
+                                f" are"
+                            ),
                         }
                     ]
                 },
@@ -177,9 +185,13 @@ class Subresources:
         if not dry_run:
             entry = self._mark_evicted(target, entry, now)
         last, _ = self._objects.delete(
-            kind, entry,
-            DeleteOptions(options.get("gracePeriodSeconds"), "", conditions.get("uid") or "", "", dry_run), context,
-        )  # fmt: skip
+            kind,
+            entry,
+            DeleteOptions(
+                options.get("gracePeriodSeconds"), "", conditions.get("uid") or "", "", dry_run
+            ),
+            context,
+        )
         return await self._done(
             last,
             {
@@ -213,12 +225,12 @@ class Subresources:
         ):
             budget = entry.decode()
             selector = at(budget, "spec", "selector")
-            if selector is not None and selector_matches(selector, labels):
-                if int(at(budget, "status", "disruptionsAllowed") or 0) <= 0:
-                    return entry.name
+            covers = selector is not None and selector_matches(selector, labels)
+            if covers and int(at(budget, "status", "disruptionsAllowed") or 0) <= 0:
+                return entry.name
         return None
 
-    # ---- namespaces ----------------------------------------------------------------------------------
+    # ---- namespaces ------------------------------------------------------------------------------
 
     async def _finalize(self, request: Request, target: Target, now: float) -> Answer:
         given = await read_object(request, target.kind, target.version)
@@ -231,7 +243,7 @@ class Subresources:
         await self._objects.store.committed(changed.version)
         return Answer(Form(target.kind, target.version, None, now).single(changed))
 
-    # ---- scale ---------------------------------------------------------------------------------------
+    # ---- scale -----------------------------------------------------------------------------------
 
     async def _scale(self, request: Request, target: Target, paths: Scale, now: float) -> Answer:
         entry = self._objects.existing(target.kind, target.namespace, target.name)

@@ -1,7 +1,8 @@
-"""Watches: every committed change goes to those who asked for it, encoded once for all who want the same form.
+"""Watches: every committed change goes to those who asked for it, encoded once for all who want
+the same form.
 
-A watcher owns a queue of ready lines. Whoever reads too slowly is cut off when its queue grows too long; the
-client lists again, as it must be able to anyway.
+A watcher owns a queue of ready lines. Whoever reads too slowly is cut off when its queue grows too
+long; the client lists again, as it must be able to anyway.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Watcher:
 
 
 def step_for(selection: Selection, change: Change) -> tuple[str, Entry] | None:
-    """What a change looks like through a selection: an object may enter or leave it while it lives."""
+    """What a change looks like through a selection: an object may enter or leave it while it
+    lives.
+    """
     is_in = change.after is not None and selection(change.after)
     if change.before is None:
         was_in = False if change.known else change.after is None or not is_in
@@ -76,7 +79,9 @@ def step_for(selection: Selection, change: Change) -> tuple[str, Entry] | None:
 
 
 def selection_could_match(selection: Selection, change: Change) -> bool:
-    """For a change whose past is lost: tell of a leaving object only where it is in the right namespace."""
+    """For a change whose past is lost: tell of a leaving object only where it is in the right
+    namespace.
+    """
     return not selection.namespace or change.last.namespace == selection.namespace
 
 
@@ -122,7 +127,7 @@ class Hub:
             for watcher in watchers:
                 watcher.end()
 
-    # ---- one watch, from request to end --------------------------------------------------------------
+    # ---- one watch, from request to end ----------------------------------------------------------
 
     async def serve(
         self,
@@ -135,11 +140,12 @@ class Hub:
         kind = form.kind.store_key
         watcher = Watcher(form, selection)
         try:
-            first, version = await self._first_lines(request, form, selection)
+            first = await self._first_lines(request, form, selection)
         except TooOldError as error:
             await self._too_old(send, error, request)
             return
-        # Registered without a pause after the first lines were gathered, so that no change falls between.
+        # Registered without a pause after the first lines were gathered, so that no change falls
+        # between.
         self.add(kind, watcher)
         try:
             await _start(send, request.warnings)
@@ -147,17 +153,17 @@ class Hub:
         finally:
             self.discard(kind, watcher)
 
-    async def _first_lines(
-        self, request: Request, form: Form, selection: Selection
-    ) -> tuple[bytes, int]:
+    async def _first_lines(self, request: Request, form: Form, selection: Selection) -> bytes:
         """What happened (or existed) before the watch began."""
         asked = request.query.get("resourceVersion", "")
         initial = request.flag("sendInitialEvents")
         if initial and request.query.get("resourceVersionMatch") != "NotOlderThan":
             raise Refusal(
-                422, "Invalid",
-                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            )  # fmt: skip
+                422,
+                "Invalid",
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting"
+                " resourceVersionMatch to NotOlderThan",
+            )
         store = self._store
         if initial or asked in ("", "0"):
             await store.committed(store.version)
@@ -170,7 +176,7 @@ class Hub:
             if initial and request.flag("allowWatchBookmarks"):
                 lines.append(form.bookmark(store.version, initial_end=True))
             # Between the await above and here nothing else ran, so memory and disk agree.
-            return b"".join(lines), store.version
+            return b"".join(lines)
         version = _version(asked)
         if version > store.version:
             # From a future that this store never had: the client must list again.
@@ -182,7 +188,7 @@ class Hub:
                 and (step := step_for(selection, change)) is not None
             ):
                 lines.append(form.event(*step))
-        return b"".join(lines), version
+        return b"".join(lines)
 
     async def _too_old(self, send: Send, error: TooOldError, request: Request) -> None:
         refusal = Refusal(410, "Expired", str(error))

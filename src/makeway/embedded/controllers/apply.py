@@ -8,18 +8,18 @@ from typing import assert_never
 
 from makeway.client import ApiError, Client
 from makeway.client.resource import Object, Resource
-from makeway.embedded.controllers.objects import name_of, namespace_of, uid_of
 from makeway.embedded.controllers.plan import Action, Create, Delete, Patch, Plan, Tell
-from makeway.embedded.controllers.store import Store
 from makeway.embedded.events import EventRecorder
+from makeway.embedded.mirror import Mirror
+from makeway.embedded.objects import name_of, namespace_of, uid_of
 
 
 class Applier:
     def __init__(
-        self, client: Client, stores: Mapping[Resource, Store], events: EventRecorder
+        self, client: Client, mirrors: Mapping[Resource, Mirror], events: EventRecorder
     ) -> None:
         self._client = client
-        self._stores = stores
+        self._mirrors = mirrors
         self._events = events
 
     async def apply(self, plan: Plan) -> None:
@@ -109,9 +109,9 @@ class Applier:
             self._note_gone(action.resource, action.obj)
 
     def _note(self, resource: Resource, obj: Object) -> None:
-        if resource in self._stores:
-            self._stores[resource].note(obj)
+        if resource in self._mirrors:
+            self._mirrors[resource].note(obj)
 
     def _note_gone(self, resource: Resource, obj: Object) -> None:
-        if resource in self._stores:
-            self._stores[resource].note_gone(obj)
+        if resource in self._mirrors:
+            self._mirrors[resource].note_gone(obj)

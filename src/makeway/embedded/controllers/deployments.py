@@ -13,16 +13,6 @@ import msgspec
 from makeway.client.resource import DEPLOYMENTS, REPLICA_SETS, Object
 from makeway.control.clock import parse_timestamp
 from makeway.embedded.controllers.hashing import short_hash
-from makeway.embedded.controllers.objects import (
-    condition,
-    created_at,
-    deleted,
-    name_of,
-    namespace_of,
-    owned_by,
-    status_of,
-    with_condition,
-)
 from makeway.embedded.controllers.plan import (
     Action,
     Create,
@@ -32,6 +22,16 @@ from makeway.embedded.controllers.plan import (
     Tell,
     merge_patch,
     plan,
+)
+from makeway.embedded.objects import (
+    condition,
+    created_at,
+    deleted,
+    name_of,
+    namespace_of,
+    owned_by,
+    status_of,
+    with_condition,
 )
 
 REVISION = "deployment.kubernetes.io/revision"

@@ -29,7 +29,10 @@ from makeway.embedded.controllers import deployments, jobs, models, replicasets
 from makeway.embedded.controllers.apply import Applier
 from makeway.embedded.controllers.garbage import GarbageCollector
 from makeway.embedded.controllers.namespaces import NamespaceCleaner
-from makeway.embedded.controllers.objects import (
+from makeway.embedded.controllers.plan import Plan
+from makeway.embedded.events import EventRecorder
+from makeway.embedded.mirror import Mirror
+from makeway.embedded.objects import (
     controller_ref,
     deleted,
     name_of,
@@ -37,10 +40,7 @@ from makeway.embedded.controllers.objects import (
     phase,
     uid_of,
 )
-from makeway.embedded.controllers.plan import Plan
-from makeway.embedded.controllers.queue import WorkQueue
-from makeway.embedded.controllers.store import Store
-from makeway.embedded.events import EventRecorder
+from makeway.embedded.workqueue import WorkQueue
 
 # Pods of one owner change together; waiting this long makes one status of many changes.
 GATHER_S = 0.05
@@ -60,8 +60,8 @@ class Controllers:
         self._clock: Clock = clock or SystemClock()
         self._client = client
         self._profiles = profiles or {}
-        self.stores: dict[Resource, Store] = {
-            resource: Store(client, resource, resource.api_version, kind)
+        self.mirrors: dict[Resource, Mirror] = {
+            resource: Mirror(client, resource, resource.api_version, kind)
             for resource, kind in (
                 (PODS, "Pod"),
                 (JOBS, "Job"),
@@ -74,7 +74,7 @@ class Controllers:
         }
         self._backoffs: dict[str, jobs.Backoff] = {}
         self._models = self._kind("model-controller", MODELS, PODS, "Model", self._look_at_model)
-        self.stores[PRIORITY_CLASSES].listen(self._on_priority_class)
+        self.mirrors[PRIORITY_CLASSES].listen(self._on_priority_class)
         self._kinds: list[_Kind] = [
             self._kind("job-controller", JOBS, PODS, "Job", self._look_at_job),
             self._kind(
@@ -90,7 +90,7 @@ class Controllers:
             self._models,
         ]
         self._garbage = GarbageCollector(client)
-        self._namespaces = NamespaceCleaner(client, self.stores[NAMESPACES])
+        self._namespaces = NamespaceCleaner(client, self.mirrors[NAMESPACES])
 
     def _kind(
         self,
@@ -101,11 +101,11 @@ class Controllers:
         look: Callable[[Object | None, list[Object]], Plan],
     ) -> _Kind:
         events = EventRecorder(self._client, name, self._clock)
-        applier = Applier(self._client, self.stores, events)
+        applier = Applier(self._client, self.mirrors, events)
         return _Kind(
             name,
-            self.stores[resource],
-            self.stores[children],
+            self.mirrors[resource],
+            self.mirrors[children],
             kind,
             look,
             applier,
@@ -115,12 +115,12 @@ class Controllers:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for store in self.stores.values():
-                group.create_task(store.reflector.run())
+            for mirror in self.mirrors.values():
+                group.create_task(mirror.reflector.run())
             # A controller that has not seen all pods would make those again that it missed.
-            for store in self.stores.values():
-                if store.resource != MODELS:
-                    await store.reflector.synced.wait()
+            for mirror in self.mirrors.values():
+                if mirror.resource != MODELS:
+                    await mirror.reflector.synced.wait()
             for kind in self._kinds:
                 group.create_task(kind.run())
             group.create_task(self._garbage.run())
@@ -146,12 +146,12 @@ class Controllers:
     def _look_at_model(self, model: Object | None, pods: list[Object]) -> Plan:
         if model is None:
             return Plan()
-        classes = {name for _, name in self.stores[PRIORITY_CLASSES].objects}
+        classes = {name for _, name in self.mirrors[PRIORITY_CLASSES].objects}
         return models.reconcile(model, pods, self._clock.now(), self._profiles, classes)
 
     def _on_priority_class(self, kind: str, _: Object) -> None:
         """A Model may have waited for this class."""
-        for model in self.stores[MODELS].all():
+        for model in self.mirrors[MODELS].all():
             self._models.enqueue(model)
 
 
@@ -161,8 +161,8 @@ class _Kind:
     def __init__(
         self,
         name: str,
-        owners: Store,
-        children: Store,
+        owners: Mirror,
+        children: Mirror,
         kind: str,
         look: Callable[[Object | None, list[Object]], Plan],
         applier: Applier,

@@ -18,7 +18,7 @@ from makeway.client import ApiError, Client, Reflector
 from makeway.client.resource import Resource
 from makeway.client.watch import DELETED
 from makeway.embedded.controllers.discovery import Served, discover
-from makeway.embedded.controllers.queue import WorkQueue
+from makeway.embedded.workqueue import WorkQueue
 from makeway.errors import UserError
 
 log = logging.getLogger(__name__)

@@ -14,21 +14,6 @@ import msgspec
 from makeway.client.resource import JOBS, PODS, Object
 from makeway.control.clock import parse_timestamp, timestamp
 from makeway.embedded.controllers.indexes import INDEX, format_indexes, index_of, parse_indexes
-from makeway.embedded.controllers.objects import (
-    active,
-    condition,
-    deleted,
-    deletion_order,
-    name_of,
-    namespace_of,
-    owned_by,
-    phase,
-    ready,
-    status_of,
-    true,
-    uid_of,
-    with_condition,
-)
 from makeway.embedded.controllers.plan import (
     Action,
     Create,
@@ -46,6 +31,21 @@ from makeway.embedded.controllers.podfailure import (
     IGNORE,
     Verdict,
     judge,
+)
+from makeway.embedded.objects import (
+    active,
+    condition,
+    deleted,
+    deletion_order,
+    name_of,
+    namespace_of,
+    owned_by,
+    phase,
+    ready,
+    status_of,
+    true,
+    uid_of,
+    with_condition,
 )
 
 OURS = "kubernetes.io/job-controller"

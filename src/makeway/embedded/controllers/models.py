@@ -14,7 +14,9 @@ import msgspec
 
 from makeway.client.resource import MODELS, PODS, Object
 from makeway.embedded.controllers.hashing import short_hash
-from makeway.embedded.controllers.objects import (
+from makeway.embedded.controllers.plan import Action, Create, Delete, Patch, Plan, merge_patch, plan
+from makeway.embedded.controllers.profiles import expand_profile, image_for, times
+from makeway.embedded.objects import (
     created_at,
     deleted,
     name_of,
@@ -24,8 +26,6 @@ from makeway.embedded.controllers.objects import (
     status_of,
     with_condition,
 )
-from makeway.embedded.controllers.plan import Action, Create, Delete, Patch, Plan, merge_patch, plan
-from makeway.embedded.controllers.profiles import expand_profile, image_for, times
 from makeway.errors import UserError
 
 HASH = "pod-hash"

@@ -8,16 +8,16 @@ from collections.abc import Hashable
 from makeway.client import ApiError, Client
 from makeway.client.resource import NAMESPACES, Object, Resource
 from makeway.embedded.controllers.discovery import discover
-from makeway.embedded.controllers.objects import deleted, name_of, uid_of
-from makeway.embedded.controllers.queue import WorkQueue
-from makeway.embedded.controllers.store import Store
+from makeway.embedded.mirror import Mirror
+from makeway.embedded.objects import deleted, name_of, uid_of
+from makeway.embedded.workqueue import WorkQueue
 
 # While pods are ending, how often to look whether they are gone.
 POLL_S = 0.25
 
 
 class NamespaceCleaner:
-    def __init__(self, client: Client, namespaces: Store) -> None:
+    def __init__(self, client: Client, namespaces: Mirror) -> None:
         self._client = client
         self._namespaces = namespaces
         self._queue = WorkQueue("namespace", workers=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from makeway.client.resource import Object
-from makeway.embedded.controllers.objects import condition, name_of, namespace_of, status_of
+from makeway.embedded.objects import condition, name_of, namespace_of, status_of
 
 COUNT, IGNORE, FAIL_JOB, FAIL_INDEX = "Count", "Ignore", "FailJob", "FailIndex"
 

@@ -3,17 +3,6 @@
 from __future__ import annotations
 
 from makeway.client.resource import PODS, REPLICA_SETS, Object
-from makeway.embedded.controllers.objects import (
-    active,
-    deleted,
-    deletion_order,
-    name_of,
-    namespace_of,
-    owned_by,
-    phase,
-    ready_since,
-    status_of,
-)
 from makeway.embedded.controllers.plan import (
     Action,
     Create,
@@ -23,6 +12,17 @@ from makeway.embedded.controllers.plan import (
     merge_patch,
     plan,
     soonest,
+)
+from makeway.embedded.objects import (
+    active,
+    deleted,
+    deletion_order,
+    name_of,
+    namespace_of,
+    owned_by,
+    phase,
+    ready_since,
+    status_of,
 )
 
 MADE_AT_ONCE = 500

@@ -165,7 +165,10 @@ class PodWorker:
             await self._write_status()
             return
         if not self._ending.is_set():
-            await self._write_status()
+            if not self._ended:
+                await self._write_status()
+            # The work is done; what is left is to let go of the object when it is deleted.
+            self._host.devices.release(self._record.uid)
             await self._ending.wait()
         if self._shutdown:
             return
@@ -596,7 +599,8 @@ class PodWorker:
         """All processes have ended: tell how, and let the object go."""
         self._host.devices.release(self._record.uid)
         if not self._gone:
-            await self._write_status(final=True)
+            if not self._ended:
+                await self._write_status(final=True)
             await self._delete_object()
         for container in [*self._init, *self._main]:
             remove_cgroup(f"{self._record.uid}-{container['name']}")

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import re
+from collections.abc import Hashable
 from typing import Protocol
 
 import msgspec
@@ -26,15 +26,16 @@ from makeway.client import ApiError, Client, Reflector
 from makeway.client.resource import NODES, PODS, Object
 from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock, parse_timestamp, timestamp
+from makeway.embedded.mirror import Mirror
 from makeway.embedded.podstatus import Address, ContainerState, Terminated, status_body
-from makeway.errors import UserError
-
-log = logging.getLogger(__name__)
+from makeway.embedded.workqueue import WorkQueue
 
 FAKE = ("kwok.x-k8s.io/node", "fake")
 PRETEND = "makeway.dev/pretend-"
 WRITERS = 32
 KILLED = 137
+# Between two pretended restarts.
+LEAST_RUN_S = 10.0
 DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)?")
 SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -81,12 +82,12 @@ class PretendedNodes:
         self._client = client
         self._clock: Clock = clock or SystemClock()
         self._nodes = Reflector[Object](client, NODES, self._on_node)
-        self._pods = Reflector[Object](client, PODS, self._on_pod)
+        self._pods = Mirror(client, PODS, "v1", "Pod")
+        self._pods.listen(self._on_pod)
         self._addresses: dict[str, tuple[int, itertools.count[int]]] = {}
         self._by_node: dict[str, dict[str, tuple[str, str]]] = {}
-        self._due: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self._queued: set[tuple[str, str]] = set()
-        self._timers: dict[tuple[str, str], asyncio.TimerHandle] = {}
+        # Keys of pods, and of nodes as ("", name).
+        self._queue = WorkQueue("pretend", WRITERS)
         # Times in objects have whole seconds; what was seen here is finer.
         self._started: dict[str, float] = {}
         self._told: dict[str, float] = {}
@@ -95,9 +96,8 @@ class PretendedNodes:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes.run())
             await self._nodes.synced.wait()
-            group.create_task(self._pods.run())
-            for _ in range(WRITERS):
-                group.create_task(self._work())
+            group.create_task(self._pods.reflector.run())
+            group.create_task(self._queue.run(self._work))
 
     # What is seen
 
@@ -107,10 +107,10 @@ class PretendedNodes:
             self._addresses.pop(name, None)
             return
         if name not in self._addresses:
-            self._addresses[name] = (len(self._addresses) + 1, itertools.count(10))
-        self._enqueue(("", name))
+            self._addresses[name] = (len(self._addresses) + 1, itertools.count())
+        self._queue.add(("", name))
         for key in (self._by_node.get(name) or {}).values():
-            self._enqueue(key)
+            self._queue.add(key)
 
     def _on_pod(self, kind: str, pod: Object) -> None:
         node = pod["spec"].get("nodeName")
@@ -122,50 +122,29 @@ class PretendedNodes:
         if kind == DELETED:
             for known in (here, self._started, self._told):
                 known.pop(metadata["uid"], None)
-            self._cancel_timer(key)
             return
         here[metadata["uid"]] = key
         if metadata.get("deletionTimestamp"):
             self._told.setdefault(metadata["uid"], self._clock.now())
         if node in self._addresses:
-            self._enqueue(key)
-
-    def _enqueue(self, key: tuple[str, str]) -> None:
-        if key not in self._queued:
-            self._queued.add(key)
-            self._due.put_nowait(key)
-
-    def _again_in(self, key: tuple[str, str], seconds: float) -> None:
-        self._cancel_timer(key)
-        loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(seconds, self._enqueue, key)
-
-    def _cancel_timer(self, key: tuple[str, str]) -> None:
-        timer = self._timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+            self._queue.add(key)
 
     # What is done about it
 
-    async def _work(self) -> None:
-        while True:
-            key = await self._due.get()
-            self._queued.discard(key)
-            try:
-                await self._settle(key)
-            except ApiError as error:
-                if not error.not_found and not error.conflict:
-                    log.warning("pretended pod %s/%s: %s", *key, error)
-                    self._again_in(key, 1.0)
-            except UserError as error:
-                log.debug("pretended pod %s/%s: %s", *key, error)
-                self._again_in(key, 1.0)
+    async def _work(self, key: Hashable) -> None:
+        assert isinstance(key, tuple)
+        try:
+            await self._settle(key)
+        except ApiError as error:
+            # Gone, or its successor is there: the watch tells.
+            if not error.not_found and not error.conflict:
+                raise
 
     async def _settle(self, key: tuple[str, str]) -> None:
         if not key[0]:
             await self._settle_node(key[1])
             return
-        pod = self._pods.cache.get(key)
+        pod = self._pods.objects.get(key)
         if pod is None or pod["spec"].get("nodeName") not in self._addresses:
             return
         wishes = wishes_of(pod)
@@ -188,11 +167,12 @@ class PretendedNodes:
         index, numbers = self._addresses[pod["spec"]["nodeName"]]
         number = next(numbers)
         address = Address(
-            _ip(10, 0, index), f"10.{244 + index // 256}.{index % 256}.{number % 245 + 10}"
+            f"10.0.{index // 256}.{index % 256}",
+            f"10.{244 + index // 256}.{index % 256}.{10 + number % 240}",
         )
         await self._write(key, pod, "Running", now, address, wishes)
         if wishes.exit_after_s is not None:
-            self._again_in(key, wishes.exit_after_s)
+            self._queue.add_in(key, wishes.exit_after_s)
 
     async def _keep(self, key: tuple[str, str], pod: Object, wishes: Wishes) -> None:
         """A pod that runs: readiness may be asked otherwise, and its time may be over."""
@@ -203,16 +183,17 @@ class PretendedNodes:
             if left <= 0:
                 await self._exit(key, pod, wishes, now)
                 return
-            self._again_in(key, left)
+            self._queue.add_in(key, left)
         if wishes.ready != _is_ready(pod):
             await self._write(key, pod, "Running", now, _address(pod), wishes)
 
     async def _exit(self, key: tuple[str, str], pod: Object, wishes: Wishes, now: float) -> None:
         policy = pod["spec"].get("restartPolicy", "Always")
         if policy == "Always" or (policy == "OnFailure" and wishes.exit_code):
+            # A pod that is asked to exit at once, for ever, runs for a while in between.
+            longer = max(0.0, LEAST_RUN_S - (wishes.exit_after_s or 0.0))
+            self._started[pod["metadata"]["uid"]] = now + longer
             await self._write(key, pod, "Running", now, _address(pod), wishes, restarted=True)
-            # A pod that is asked to exit at once, for ever, must not keep the queue busy.
-            self._again_in(key, max(wishes.exit_after_s or 0.0, 10.0))
             return
         phase = "Failed" if wishes.exit_code else "Succeeded"
         await self._write(key, pod, phase, now, _address(pod), wishes, code=wishes.exit_code)
@@ -222,7 +203,7 @@ class PretendedNodes:
         if phase == "Running" and wishes.grace_s:
             left = self._told.get(pod["metadata"]["uid"], now) + wishes.grace_s - now
             if left > 0:
-                self._again_in(key, left)
+                self._queue.add_in(key, left)
                 return
         if phase == "Running":
             await self._write(key, pod, "Failed", now, _address(pod), wishes, code=KILLED)
@@ -246,9 +227,10 @@ class PretendedNodes:
             pod, init=(), main=states, phase=phase, address=address, start=started, now=now
         )
         patch = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": body}
-        await self._client.patch(
+        answer = await self._client.patch(
             PODS, key[1], patch, key[0], kind="strategic", subresource="status"
         )
+        self._pods.note(answer)
 
 
 def is_fake(node: Object) -> bool:
@@ -323,10 +305,6 @@ def _is_ready(pod: Object) -> bool:
 def _address(pod: Object) -> Address:
     status = pod.get("status") or {}
     return Address(str(status.get("hostIP") or "10.0.0.1"), str(status.get("podIP") or ""))
-
-
-def _ip(first: int, second: int, number: int) -> str:
-    return f"{first}.{second}.{number // 256}.{number % 256}"
 
 
 async def run_pretended(client: Client, clock: Clock | None = None) -> None:

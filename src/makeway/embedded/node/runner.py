@@ -58,6 +58,9 @@ class LocalNode:
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
+        self._stopping = False
+        # Seen to their end here; a finalizer may keep the object for a while.
+        self._done: set[str] = set()
         self._pods = Reflector[Object](
             client, PODS, self._on_pod, field_selector=f"spec.nodeName={options.node_name}"
         )
@@ -79,6 +82,7 @@ class LocalNode:
 
     async def stop_pods(self) -> None:
         """End every process here with its pod's grace; returns when all have ended."""
+        self._stopping = True
         for worker in self._workers.values():
             worker.shut_down()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -89,11 +93,12 @@ class LocalNode:
         uid = pod["metadata"]["uid"]
         worker = self._workers.get(uid)
         if kind == DELETED:
+            self._done.discard(uid)
             if worker is not None:
                 worker.vanish()
         elif worker is not None:
             worker.update(pod)
-        else:
+        elif uid not in self._done and not self._stopping:
             self._take_on(uid, pod)
 
     def _take_on(self, uid: str, pod: Object) -> None:
@@ -114,6 +119,7 @@ class LocalNode:
             # A bug about one pod must not take the other pods' worker away.
             log.exception("pod %s is no longer looked after", uid)
         finally:
+            self._done.add(uid)
             self._workers.pop(uid, None)
             self._tasks.pop(uid, None)
 

@@ -276,7 +276,7 @@ class _Log:
             rest = rest[LONGEST_LINE:]
         if rest:
             self._rest[stream] = rest
-        self._append(b"".join(lines))
+        self._append(lines)
 
     def keep(self, streams: "dict[int, bytes]") -> None:
         self._streams = streams
@@ -287,23 +287,33 @@ class _Log:
             while _copy(end, stream, self):
                 pass
         for stream, rest in list(self._rest.items()):
-            self._append(b"".join(_entries(_now(), stream, rest, b"F")))
+            self._append(_entries(_now(), stream, rest, b"F"))
         self._rest.clear()
 
-    def _append(self, lines: bytes) -> None:
-        if not lines:
-            return
-        if self._size + len(lines) > self._limit and self._size:
-            self._file.close()
-            os.replace(self._path, self._path + ".1")  # noqa: PTH105
-            self._file = open(self._path, "ab", buffering=0)  # noqa: PTH123, SIM115
-            self._size = 0
+    def _append(self, lines: "list[bytes]") -> None:
+        """In one write as a rule; in several where the limit falls between."""
+        batch: list[bytes] = []
+        for line in lines:
+            if self._size + len(line) > self._limit and self._size:
+                self._flush(batch)
+                self._rotate()
+                batch = []
+            batch.append(line)
+            self._size += len(line)
+        self._flush(batch)
+
+    def _flush(self, batch: "list[bytes]") -> None:
         try:
-            self._file.write(lines)
+            self._file.write(b"".join(batch))
         except OSError:
             # A full disk loses lines, not the process.
             return
-        self._size += len(lines)
+
+    def _rotate(self) -> None:
+        self._file.close()
+        os.replace(self._path, self._path + ".1")  # noqa: PTH105
+        self._file = open(self._path, "ab", buffering=0)  # noqa: PTH123, SIM115
+        self._size = 0
 
 
 def _entries(now: bytes, stream: bytes, line: bytes, tag: bytes) -> "list[bytes]":

@@ -6,11 +6,12 @@ its nominal quota is safe from other queues, whatever the priorities.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import heapq
+from collections.abc import Callable, Container, Iterator
 from typing import Literal
 
 from makeway.engine.ledger import Held, Ledger
-from makeway.engine.ordering import candidate_key, queue_timestamp
+from makeway.engine.ordering import queue_timestamp
 from makeway.engine.policy import Policy
 from makeway.engine.quota import FlavorResource, QuotaNode, Usage
 from makeway.model.queue import PreemptionPolicy
@@ -39,6 +40,7 @@ class Request:
     """Who wants in, where, with how much, and which part of it is short."""
 
     __slots__ = (
+        "excluded",
         "need",
         "now",
         "places",
@@ -62,6 +64,7 @@ class Request:
         now: float,
         usable: Callable[[str], bool] | None = None,
         places: Callable[[], bool] | None = None,
+        excluded: Container[object] = (),
     ) -> None:
         self.workload = workload
         self.queue = queue
@@ -74,6 +77,7 @@ class Request:
         self.usable = usable or (lambda queue: True)
         # Would the pods find nodes, with the ledger as it is now? None where quota alone decides.
         self.places = places
+        self.excluded = excluded  # workloads that are not to be asked
 
 
 class Candidate:
@@ -93,16 +97,84 @@ class Candidate:
         return f"Candidate({self.held.id}, {self.variant})"
 
 
+class _Source:
+    """One queue's workloads that one rule gives up."""
+
+    __slots__ = ("_ledger", "entitled", "meets_at", "node", "request", "rule")
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        request: Request,
+        node: QuotaNode,
+        rule: str,
+        *,
+        meets_at: QuotaNode | None = None,
+        entitled: bool = False,
+    ) -> None:
+        self._ledger = ledger
+        self.request = request
+        self.node = node
+        self.rule = rule
+        self.meets_at = meets_at
+        self.entitled = entitled
+
+    def candidates(self, *, leaving: bool) -> Iterator[Candidate]:
+        """In order, one by one: a search rarely looks at all of them."""
+        request = self.request
+        if not request.usable(self.node.name):
+            return
+        members = self._ledger.held_in(self.node.name)
+        for held in members.leaving() if leaving else members.staying():
+            if (
+                held.uses(request.need)
+                and passes(self.rule, request.workload, held.workload, request.policy)
+                and held.id not in request.excluded
+            ):
+                yield Candidate(held, self.node, self._variant(held), self.meets_at)
+
+    def _variant(self, held: Held) -> Variant:
+        if self.meets_at is None:
+            return "within-queue"
+        return _variant(self.request, held, self.entitled)
+
+
 class Candidates:
-    """In the order in which they are asked, and how the lists behind that order were filled."""
+    """Everybody who may fall, in the order in which they are asked."""
 
-    __slots__ = ("from_hierarchy", "from_other_queues", "ordered")
+    def __init__(
+        self, hierarchy: list[_Source], by_priority: list[_Source], same: list[_Source]
+    ) -> None:
+        self._hierarchy = hierarchy
+        self._by_priority = by_priority
+        self._same = same
 
-    def __init__(self, ordered: list[Candidate]) -> None:
-        self.ordered = ordered
-        variants = {candidate.variant for candidate in ordered}
-        self.from_other_queues = bool(variants - {"within-queue"})
-        self.from_hierarchy = "hierarchical-reclaim" in variants
+    def __iter__(self) -> Iterator[Candidate]:
+        """Who is already leaving comes first, from every list; then reclaimed quota, priority, and one's own queue last."""
+        for leaving in (True, False):
+            for sources in (self._hierarchy, self._by_priority, self._same):
+                yield from _merged(sources, leaving=leaving)
+
+    @property
+    def from_hierarchy(self) -> bool:
+        return _any(self._hierarchy)
+
+    @property
+    def from_other_queues(self) -> bool:
+        return self.from_hierarchy or _any(self._by_priority)
+
+
+def _merged(sources: list[_Source], *, leaving: bool) -> Iterator[Candidate]:
+    parts = [source.candidates(leaving=leaving) for source in sources]
+    return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=lambda c: c.held.key)
+
+
+def _any(sources: list[_Source]) -> bool:
+    return any(
+        next(source.candidates(leaving=leaving), None) is not None
+        for source in sources
+        for leaving in (True, False)
+    )
 
 
 def passes(rule: str, asking: Workload, candidate: Workload, policy: Policy) -> bool:
@@ -120,40 +192,22 @@ def passes(rule: str, asking: Workload, candidate: Workload, policy: Policy) -> 
             return False
 
 
-def _members(ledger: Ledger, request: Request, node: QuotaNode, rule: str) -> Iterator[Held]:
-    """Workloads of one queue that use what is short and that the rule gives up."""
-    if not request.usable(node.name):
-        return
-    for held in ledger.held_in(node.name).values():
-        if held.uses(request.need) and passes(
-            rule, request.workload, held.workload, request.policy
-        ):
-            yield held
-
-
 def legal_candidates(ledger: Ledger, request: Request) -> Candidates:
     """By the queues' own policies (fair sharing has its own list, `fair_candidates`)."""
     queue = ledger.queue(request.queue)
-    same = _same_queue(ledger, request, queue)
-    hierarchy: list[Candidate] = []
-    by_priority: list[Candidate] = []
+    hierarchy: list[_Source] = []
+    by_priority: list[_Source] = []
     if queue.parent is not None and request.preemption.reclaim != "Never":
-        _collect_from_cohorts(ledger, request, queue, hierarchy, by_priority)
-    return Candidates(_in_asking_order(request, [hierarchy, by_priority, same]))
+        for source in _cohort_sources(ledger, request, queue):
+            (hierarchy if source.entitled else by_priority).append(source)
+    return Candidates(hierarchy, by_priority, [_same_queue(ledger, request, queue)])
 
 
-def _same_queue(ledger: Ledger, request: Request, queue: QuotaNode) -> list[Candidate]:
-    members = _members(ledger, request, queue, request.preemption.within_queue)
-    return [Candidate(held, queue, "within-queue", None) for held in members]
+def _same_queue(ledger: Ledger, request: Request, queue: QuotaNode) -> _Source:
+    return _Source(ledger, request, queue, request.preemption.within_queue)
 
 
-def _collect_from_cohorts(
-    ledger: Ledger,
-    request: Request,
-    queue: QuotaNode,
-    hierarchy: list[Candidate],
-    by_priority: list[Candidate],
-) -> None:
+def _cohort_sources(ledger: Ledger, request: Request, queue: QuotaNode) -> Iterator[_Source]:
     """Climb to the root. As long as the request fits the quota below, what is above was only lent: reclaim it."""
     entitled = queue.fits_in_nominal(request.usage)
     remaining = {
@@ -161,10 +215,9 @@ def _collect_from_cohorts(
     }
     visited = queue
     for cohort in queue.ancestors():
-        found = hierarchy if entitled else by_priority
         for node in _over_quota_queues(cohort, visited, request.need):
-            for held in _members(ledger, request, node, request.preemption.reclaim):
-                found.append(Candidate(held, node, _variant(request, held, entitled), cohort))
+            rule = request.preemption.reclaim
+            yield _Source(ledger, request, node, rule, meets_at=cohort, entitled=entitled)
         entitled = entitled or not any(
             cohort.borrows_with(fr, rest) for fr, rest in remaining.items()
         )
@@ -201,33 +254,18 @@ def forbids_borrowing(preemption: PreemptionPolicy) -> bool:
     return preemption.borrow == "Never"
 
 
-def _in_asking_order(request: Request, lists: list[list[Candidate]]) -> list[Candidate]:
-    """Who is already leaving comes first, from every list; then reclaimed quota, priority, and one's own queue last."""
-    leaving: list[Candidate] = []
-    staying: list[Candidate] = []
-    for candidates in lists:
-        for candidate in sort_candidates(request, candidates):
-            (staying if candidate.held.workload.evicted_at is None else leaving).append(candidate)
-    return leaving + staying
-
-
-def sort_candidates(request: Request, candidates: list[Candidate]) -> list[Candidate]:
-    return sorted(
-        candidates,
-        key=lambda c: candidate_key(
-            c.held.workload, own_queue=c.held.queue == request.queue, now=request.now
-        ),
-    )
-
-
-def fair_candidates(ledger: Ledger, request: Request) -> list[Candidate]:
+def fair_candidates(ledger: Ledger, request: Request) -> dict[QuotaNode, list[Candidate]]:
     """Under fair sharing every borrower of the whole tree can be asked; shares decide later who has to give."""
     queue = ledger.queue(request.queue)
-    found = _same_queue(ledger, request, queue)
+    sources = [_same_queue(ledger, request, queue)]
     if queue.parent is not None and request.preemption.reclaim != "Never":
-        for node in queue.root().queues_below():
-            if node is queue or not node.is_borrowing(request.need):
-                continue
-            for held in _members(ledger, request, node, request.preemption.reclaim):
-                found.append(Candidate(held, node, "fair-sharing", None))
-    return sort_candidates(request, found)
+        sources += [
+            _Source(ledger, request, node, request.preemption.reclaim, meets_at=node.parent)
+            for node in queue.root().queues_below()
+            if node is not queue and node.is_borrowing(request.need)
+        ]
+    found = {
+        source.node: [c for leaving in (True, False) for c in source.candidates(leaving=leaving)]
+        for source in sources
+    }
+    return {node: candidates for node, candidates in found.items() if candidates}

@@ -6,6 +6,7 @@ Take from it while the configured strategy says that this evens shares out rathe
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 from makeway.engine.fairness import Share, almost_lowest_common, is_borrowing, share
@@ -32,7 +33,7 @@ class _Search:
         self.queue = ledger.queue(request.queue)
         self.victims: list[Victim] = []
 
-    def run(self, candidates: list[Candidate]) -> list[Victim]:
+    def run(self, candidates: dict[QuotaNode, list[Candidate]]) -> list[Victim]:
         ledger, request = self.ledger, self.request
         ledger.add_usage(request.queue, request.usage)
         done, retry = self._first_pass(candidates)
@@ -44,7 +45,9 @@ class _Search:
             return []
         return spare_unneeded(ledger, request, self.victims, borrow=True)
 
-    def _first_pass(self, candidates: list[Candidate]) -> tuple[bool, list[Candidate]]:
+    def _first_pass(
+        self, candidates: dict[QuotaNode, list[Candidate]]
+    ) -> tuple[bool, list[Candidate]]:
         request = self.request
         strategy = request.policy.fair_strategies[0]
         # Quota that one owns is reclaimed without comparing shares.
@@ -99,10 +102,10 @@ class _Search:
 
     def _second_pass(self, retry: list[Candidate], strategy: Strategy) -> bool:
         """At most one more victim from each queue, by the second strategy."""
-        order = {id(candidate): index for index, candidate in enumerate(retry)}
-        tournament = _Tournament(
-            self.request, self.queue, sorted(retry, key=lambda c: order[id(c)])
-        )
+        by_queue: dict[QuotaNode, list[Candidate]] = {}
+        for candidate in retry:
+            by_queue.setdefault(candidate.node, []).append(candidate)
+        tournament = _Tournament(self.request, self.queue, by_queue)
         for target in tournament:
             mine, theirs = almost_lowest_common(self.queue, target)
             holds = self._allowed(
@@ -126,26 +129,26 @@ class _Search:
 class _Tournament:
     """Yields, again and again, the queue whose turn it is to give, until no queue has candidates left."""
 
-    def __init__(self, request: Request, queue: QuotaNode, candidates: list[Candidate]) -> None:
+    def __init__(
+        self, request: Request, queue: QuotaNode, candidates: dict[QuotaNode, list[Candidate]]
+    ) -> None:
         self.request = request
         self.queue = queue
-        self.candidates: dict[str, list[Candidate]] = {}
-        for candidate in candidates:
-            self.candidates.setdefault(candidate.node.name, []).append(candidate)
+        self.candidates = {node: deque(waiting) for node, waiting in candidates.items()}
         self.pruned: set[int] = set()
         self.above_queue = {id(node) for node in queue.ancestors()}
 
     def has(self, node: QuotaNode) -> bool:
-        return bool(self.candidates.get(node.name))
+        return bool(self.candidates.get(node))
 
     def first(self, node: QuotaNode) -> Candidate:
-        return self.candidates[node.name][0]
+        return self.candidates[node][0]
 
     def pop(self, node: QuotaNode) -> Candidate:
-        return self.candidates[node.name].pop(0)
+        return self.candidates[node].popleft()
 
     def pop_all(self, node: QuotaNode) -> list[Candidate]:
-        return self.candidates.pop(node.name, [])
+        return list(self.candidates.pop(node, ()))
 
     def drop(self, node: QuotaNode) -> None:
         self.pruned.add(id(node))
@@ -191,9 +194,7 @@ class _Tournament:
 
     def _first_key(self, node: QuotaNode) -> CandidateKey:
         held = self.first(node).held
-        return candidate_key(
-            held.workload, own_queue=held.queue == self.request.queue, now=self.request.now
-        )
+        return candidate_key(held.workload, own_queue=held.queue == self.request.queue)
 
     def _best_cohort(self, cohort: QuotaNode) -> tuple[QuotaNode | None, Share]:
         best: QuotaNode | None = None

@@ -32,10 +32,8 @@ def choose(ledger: Ledger, request: Request) -> list[Victim]:
     if request.policy.fair_sharing:
         return fair.choose(ledger, request)
     candidates = legal_candidates(ledger, request)
-    if not candidates.ordered:
-        return []
     for attempt in _attempts(ledger, request, candidates):
-        victims = _search(ledger, request, candidates.ordered, attempt)
+        victims = _search(ledger, request, candidates, attempt)
         if victims:
             return victims
     return []
@@ -54,7 +52,7 @@ def _attempts(ledger: Ledger, request: Request, candidates: Candidates) -> list[
 
 
 def _search(
-    ledger: Ledger, request: Request, candidates: list[Candidate], attempt: Attempt
+    ledger: Ledger, request: Request, candidates: Candidates, attempt: Attempt
 ) -> list[Victim]:
     victims: list[Victim] = []
     with ledger.what_if():

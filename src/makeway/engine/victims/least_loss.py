@@ -114,18 +114,17 @@ def _units(roster: Roster, units: Sequence[int], legal: Legal) -> list[Unit]:
 
 def _by_arrays(oracle: RoomOracle, allowed: Mask) -> Victims | None:
     """The exact answer, where every unit named lives on one node and nothing but room decides."""
-    roster = oracle.roster
     proposal = separable.propose(
-        roster, oracle.need, oracle.suits, allowed, oracle.demands[0].count
+        oracle.roster, oracle.need, oracle.suits, allowed, oracle.demands[0].count
     )
     if proposal is None or not proposal.exact:
         return None
-    position = {unit: i for i, unit in enumerate(oracle.units)}
-    chosen = tuple(position[unit] for unit in proposal.units)
-    gone = frozenset(chosen)
-    if not oracle.legal(gone) or (oracle.quota is not None and not oracle.fits(gone)):
+    only = oracle.restricted_to(proposal.units)
+    everyone = tuple(range(len(proposal.units)))
+    gone = frozenset(everyone)
+    if not only.legal(gone) or (only.quota is not None and not only.fits(gone)):
         return None
-    return _victims(oracle, chosen, proposal.bound_ms, 1)
+    return _victims(only, everyone, proposal.bound_ms, 1)
 
 
 def _victims(

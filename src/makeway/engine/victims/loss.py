@@ -7,10 +7,10 @@ from what all of them have; work before a pod's own start does not count. See do
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from statistics import median
 
-from makeway.engine.fragmentation import is_accelerator
-from makeway.model.resources import CPU
+from makeway.model.resources import CPU, FrozenAmounts, is_accelerator
 from makeway.model.workload import Checkpoint, Pod, PodShape, Workload
 
 CORES_PER_GPU = 16.0  # a core is worth a 16th of a GPU unless configured otherwise
@@ -19,10 +19,15 @@ _ENOUGH_TO_BELIEVE = 3
 
 def weight(shape: PodShape, cores_per_gpu: float = CORES_PER_GPU) -> float:
     """One pod's worth in GPUs."""
-    gpus = sum(amount for resource, amount in shape.requests if is_accelerator(resource))
+    return _weight(shape.requests, cores_per_gpu)
+
+
+@lru_cache(maxsize=4096)
+def _weight(requests: FrozenAmounts, cores_per_gpu: float) -> float:
+    gpus = sum(amount for resource, amount in requests if is_accelerator(resource))
     if gpus:
         return float(gpus)
-    millicores = sum(amount for resource, amount in shape.requests if resource == CPU)
+    millicores = sum(amount for resource, amount in requests if resource == CPU)
     return millicores / 1000 / cores_per_gpu
 
 
@@ -41,6 +46,11 @@ def loss_of(
     running = [pod for pod in pods if pod.started_at is not None and pod.phase == "Running"]
     if not running:
         return 0.0
+    if len(running) == 1:
+        pod = running[0]
+        facts = _facts(workload, pod)
+        lost = _since_save(facts, pod, now, usual_interval_s)
+        return weight(pod.shape, cores_per_gpu) * (lost + facts.restart_s)
     unsaved = [_since_save(_facts(workload, pod), pod, now, usual_interval_s) for pod in running]
     together = max(unsaved) if workload.gang is not None else None
     total = 0.0

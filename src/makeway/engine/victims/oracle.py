@@ -60,6 +60,12 @@ class RoomOracle:
             view = placer.view(demands[0].shape)
             self.need, self.suits = view.need, view.suits.copy()
 
+    def restricted_to(self, units: Sequence[int]) -> RoomOracle:
+        """The same questions about some of the units."""
+        return RoomOracle(
+            self.placer, self.roster, units, self.demands, self.quota, self.surplus, self.budgets
+        )
+
     # --- the search's questions ---
 
     def fits(self, gone: Chosen) -> bool:

@@ -22,7 +22,7 @@ class QuotaRoom:
         self.ledger = ledger
         self.request = request
         self.candidates: dict[WorkloadId, Candidate] = {
-            candidate.held.id: candidate for candidate in legal_candidates(ledger, request).ordered
+            candidate.held.id: candidate for candidate in legal_candidates(ledger, request)
         }
 
     def rule(self, workload: WorkloadId) -> Rule:

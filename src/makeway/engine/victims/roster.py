@@ -6,13 +6,13 @@ Its room is a list of entries (unit, row, amounts), so that "what is free on eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from makeway.engine.nodes import Mask, NodeTable, Rows
-from makeway.model.workload import Pod, PodId, Workload, WorkloadId
+from makeway.model.workload import Pod, Workload, WorkloadId
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,55 +39,65 @@ class Roster:
         self.pod_priority = np.array([_pod_priority(c) for c in ordered], np.int64)
         self.loss_ms = np.array([c.loss_ms for c in ordered], np.int64)
         self.protected = np.array([bool(c.protected) for c in ordered], np.bool_)
-        self.index: dict[tuple[WorkloadId, tuple[PodId, ...]], int] = {}
         self.by_workload: dict[WorkloadId, list[int]] = {}
         whole_of: dict[WorkloadId, int] = {}
-        entries: list[tuple[int, int]] = []
+        units: list[int] = []
+        rows: list[int] = []
         amounts: list[Rows] = []
         for unit, candidate in enumerate(ordered):
-            self.index[candidate.workload.id, tuple(p.id for p in candidate.pods)] = unit
             self.by_workload.setdefault(candidate.workload.id, []).append(unit)
             if candidate.whole:
                 whole_of[candidate.workload.id] = unit
-            for row, amount in self._room(candidate).items():
-                entries.append((unit, row))
+            for row, amount in self._room(candidate):
+                units.append(unit)
+                rows.append(row)
                 amounts.append(amount)
         self.part_of: list[int | None] = [
             None if c.whole else whole_of.get(c.workload.id) for c in ordered
         ]
-        self.entry_unit = np.array([unit for unit, _ in entries], np.int64)
-        self.entry_row = np.array([row for _, row in entries], np.int64)
+        unit_of, row_of = np.array(units, np.int64), np.array(rows, np.int64)
+        spans = np.bincount(unit_of, minlength=len(ordered))
+        share = self.loss_ms // np.maximum(spans, 1)
+        # By row, so that a sum per row is a difference of running sums; within a row the cheapest first, then the youngest.
+        # A unit on several nodes costs each of them its part; the parts never add up to more than the whole.
+        order = np.lexsort((unit_of, share[unit_of], row_of))
+        self.entry_unit = unit_of[order]
+        self.entry_share = share[self.entry_unit]
+        self.entry_row = row_of[order]
         width = len(table.columns)
-        self.entry_amount = (
-            np.stack([_widened(a, width) for a in amounts])
-            if amounts
-            else np.zeros((0, width), np.int64)
-        )
-        self.rows_of_unit = np.bincount(self.entry_unit, minlength=len(ordered))
+        found = np.array([_widened(a, width) for a in amounts], np.int64).reshape(-1, width)
+        self.entry_amount = found[order]
+        self.row_start = np.searchsorted(self.entry_row, np.arange(len(table.live) + 1))
+        self.rows_of_unit = spans
 
     def __len__(self) -> int:
         return len(self.candidates)
 
-    def _room(self, candidate: Candidate) -> dict[int, Rows]:
+    def _room(self, candidate: Candidate) -> Iterable[tuple[int, Rows]]:
+        row_of, need = self.table.row_of, self.table.need
+        if len(candidate.pods) == 1:
+            pod = candidate.pods[0]
+            row = row_of.get(pod.node) if pod.node is not None else None
+            return () if row is None else ((row, need(pod.shape)),)
         room: dict[int, Rows] = {}
         for pod in candidate.pods:
-            row = self.table.row_of.get(pod.node) if pod.node is not None else None
-            if row is None:
-                continue
-            need = self.table.need(pod.shape)
-            room[row] = need + room[row] if row in room else need
-        return room
+            row = row_of.get(pod.node) if pod.node is not None else None
+            if row is not None:
+                room[row] = need(pod.shape) + room[row] if row in room else need(pod.shape)
+        return room.items()
 
-    def freed(self, gone: Mask) -> Rows:
-        """Per row what these units give back (a block as wide as the table)."""
-        result = np.zeros_like(self.table.free)
-        chosen = gone[self.entry_unit]
-        width = self.entry_amount.shape[1]
-        np.add.at(result[:, :width], self.entry_row[chosen], self.entry_amount[chosen])
+    def freed(self, gone: Mask, columns: Rows) -> Rows:
+        """Per row what these units give back of these columns."""
+        given = self.entry_amount[:, columns] * gone[self.entry_unit][:, None]
+        running = np.zeros((len(given) + 1, len(columns)), np.int64)
+        np.cumsum(given, axis=0, out=running[1:])
+        result: Rows = running[self.row_start[1:]] - running[self.row_start[:-1]]
         return result
 
 
 def _pod_priority(candidate: Candidate) -> int:
+    if len(candidate.pods) == 1:
+        return candidate.pods[0].priority
     return max((pod.priority for pod in candidate.pods), default=candidate.workload.priority)
 
 

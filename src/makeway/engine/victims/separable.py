@@ -26,7 +26,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 def capacity(roster: Roster, need: Vector, suits: Mask, gone: Mask) -> Rows:
     """How many pods fit on each row once these units are gone."""
     asked = np.flatnonzero(need)
-    free = roster.table.free[:, asked] + roster.freed(gone)[:, asked]
+    free = roster.table.free[:, asked] + roster.freed(gone, asked)
     counts = np.maximum((free // need[asked]).min(axis=1), 0)
     return np.where(suits, counts, 0)
 
@@ -58,7 +58,9 @@ def propose(
 ) -> Proposal | None:
     """The cheapest units out of `allowed` that make room for `count` pods."""
     most = np.minimum(capacity(roster, need, suits, allowed), count)
-    already = np.minimum(capacity(roster, need, suits, np.zeros(len(roster), np.bool_)), count)
+    asked = np.flatnonzero(need)
+    now = np.maximum((roster.table.free[:, asked] // need[asked]).min(axis=1), 0)
+    already = np.minimum(np.where(suits, now, 0), count)
     short = count - int(already.sum())
     if int(most.sum()) < count:
         return None
@@ -168,13 +170,9 @@ class _Shops:
         self.need = need
         self.asked = np.flatnonzero(need)
         usable = np.flatnonzero(allowed[roster.entry_unit])
-        units = roster.entry_unit[usable]
-        spans = np.maximum(roster.rows_of_unit[units], 1)
-        # A unit on several nodes costs each of them its part; the parts never add up to more than the whole.
-        price = ((roster.loss_ms[units] // spans) << _COUNT_BITS) + np.where(spans == 1, 1, 0)
-        order = np.lexsort((units, price, roster.entry_row[usable]))
-        self.entries = usable[order]
-        self.price_of_entry = price[order]
+        single = roster.rows_of_unit[roster.entry_unit[usable]] == 1
+        self.entries = usable
+        self.price_of_entry = (roster.entry_share[usable] << _COUNT_BITS) + np.where(single, 1, 0)
         self.rows = roster.entry_row[self.entries]
         self.start = np.searchsorted(self.rows, np.arange(len(roster.table.live) + 1))
         self.running = np.concatenate([[0], np.cumsum(self.price_of_entry)])
@@ -182,8 +180,9 @@ class _Shops:
         self.most_gain = np.zeros((len(roster.table.live), len(self.asked)), np.int64)
         self.least_gain = np.full_like(self.most_gain, _IMPOSSIBLE)
         if len(self.entries):
-            np.maximum.at(self.most_gain, self.rows, gains)
-            np.minimum.at(self.least_gain, self.rows, gains)
+            filled = np.flatnonzero(self.start[1:] > self.start[:-1])
+            self.most_gain[filled] = np.maximum.reduceat(gains, self.start[filled], axis=0)
+            self.least_gain[filled] = np.minimum.reduceat(gains, self.start[filled], axis=0)
         self._prices: dict[tuple[int, int], tuple[int, tuple[int, ...]]] = {}
 
     def _missing(self, rows: Rows, pods: Rows) -> Rows:

@@ -1,9 +1,10 @@
-"""Jobs and CronJobs: defaults, the selector that the server makes, Kueue's suspension, what stays fixed."""
+"""Jobs and CronJobs: defaults, the selector that the server makes, Kueue's suspension, what stays
+fixed.
+"""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
@@ -41,8 +42,7 @@ class JobRules(Rules):
         refuse_queue_change_of_job(new, old)
 
     def validate(self, obj: Obj) -> list[Cause]:
-        causes = metadata_causes(obj, subdomain_problems) + _job_spec_causes(obj["spec"], "spec")
-        return causes
+        return metadata_causes(obj, subdomain_problems) + _job_spec_causes(obj["spec"], "spec")
 
     def validate_update(self, new: Obj, old: Obj) -> list[Cause]:
         causes: list[Cause] = []
@@ -148,7 +148,7 @@ def _only_scheduling_changed(old: Obj, new: Obj) -> bool:
     )
 
 
-def _without_scheduling(template: Obj) -> Any:
+def _without_scheduling(template: Obj) -> Obj:
     template = copy.deepcopy(template)
     metadata = template.get("metadata") or {}
     for field in ("labels", "annotations"):

@@ -87,8 +87,10 @@ class PriorityClassRules(Rules):
         self._one_default(obj, context)
         if obj.get("preemptionPolicy") == "PreemptHigherPriority":
             context.warnings.append(
-                "There is no policy PreemptHigherPriority: a pod can only ever preempt pods of lower priority."
-                " Write preemptionPolicy: PreemptLowerPriority (the default), or Never for pods that wait instead."
+                "There is no policy PreemptHigherPriority: a pod can only ever preempt pods of"
+                " lower priority."
+                " Write preemptionPolicy: PreemptLowerPriority (the default), or Never for pods"
+                " that wait instead."
             )
 
     def update(self, new: Obj, old: Obj, context: Context) -> None:
@@ -100,7 +102,10 @@ class PriorityClassRules(Rules):
         name = obj["metadata"]["name"]
         for other in context.lookup.list(CLASSES):
             if other.get("globalDefault") and other["metadata"]["name"] != name:
-                why = f"PriorityClass {other['metadata']['name']} is already marked as default. Only one default can exist"
+                why = (
+                    f"PriorityClass {other['metadata']['name']} is already marked as default. Only"
+                    f" one default can exist"
+                )
                 raise forbidden("priorityclasses", "scheduling.k8s.io", name, why)
 
     def validate(self, obj: Obj) -> list[Cause]:

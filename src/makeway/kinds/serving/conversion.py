@@ -94,7 +94,9 @@ class WorkloadV1Beta1:
 
 
 class PodGroupV1Alpha2:
-    """Kubernetes 1.36 wrote the disruption mode as a word and named the template, not the Workload."""
+    """Kubernetes 1.36 wrote the disruption mode as a word and named the template, not the
+    Workload.
+    """
 
     def to_storage(self, obj: Obj) -> None:
         spec = obj.get("spec")
@@ -142,7 +144,9 @@ _EVENT_FIELDS = {
 
 
 class EventsGroup:
-    """`events.k8s.io` and the core group show one and the same event under different field names."""
+    """`events.k8s.io` and the core group show one and the same event under different field
+    names.
+    """
 
     def to_storage(self, obj: Obj) -> None:
         for theirs, ours in _EVENT_FIELDS.items():

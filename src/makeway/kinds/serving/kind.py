@@ -1,4 +1,6 @@
-"""One served kind: its names, versions and rules. What the rules say is in the modules beside this one."""
+"""One served kind: its names, versions and rules. What the rules say is in the modules beside this
+one.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ class Lookup(Protocol):
 
 @dataclass(slots=True)
 class Context:
-    """One write: when it happens, what else exists, and the warnings to hand back with the answer."""
+    """One write: when it happens, what else exists, and the warnings to hand back with the
+    answer.
+    """
 
     now: float
     lookup: Lookup

@@ -1,4 +1,6 @@
-"""Kueue's kinds: defaults, the rules of their definitions (422) and those of their webhooks (403)."""
+"""Kueue's kinds: defaults, the rules of their definitions (422) and those of their webhooks
+(403).
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ def _canonical_quotas(obj: Obj, webhook: str) -> None:
 
 
 def _group_causes(obj: Obj, *, parent: str, word: str, lend_at_most_nominal: bool) -> list[Cause]:
-    """Quota numbers and names over all resource groups, in the order in which Kueue reports them."""
+    """Quota numbers and names over all resource groups, in the order in which Kueue reports
+    them.
+    """
     causes: list[Cause] = []
     seen_resources: set[str] = set()
     seen_flavors: set[str] = set()
@@ -205,12 +209,18 @@ def _size_causes(obj: Obj) -> list[Cause]:
             )
         )
     if resources > 256:
-        why = f"total number of covered resources across all resourceGroups must be ≤ 256, got {resources}"
+        why = (
+            f"total number of covered resources across all resourceGroups must be ≤ 256, got"
+            f" {resources}"
+        )
         causes.append(bare_invalid("spec", why))
     for g, group in enumerate(groups):
         pairs = len(group.get("flavors") or []) * len(group.get("coveredResources") or [])
         if pairs > 512:
-            why = f"number of flavor-resource combinations in a resourceGroup must be ≤ 512, got {pairs}"
+            why = (
+                f"number of flavor-resource combinations in a resourceGroup must be ≤ 512, got"
+                f" {pairs}"
+            )
             causes.append(bare_invalid(f"spec.resourceGroups[{g}]", why))
     return causes
 
@@ -248,7 +258,10 @@ class ClusterQueueRules(_KueueRules):
             fungibility.get("whenCanBorrow") == fungibility.get("whenCanPreempt") == "TryNextFlavor"
         )
         if fungibility.get("preference") and not both:
-            why = "preference can only be set when both whenCanBorrow and whenCanPreempt are TryNextFlavor"
+            why = (
+                "preference can only be set when both whenCanBorrow and whenCanPreempt are"
+                " TryNextFlavor"
+            )
             causes.append(bare_invalid("spec.flavorFungibility", why))
         preemption = spec["preemption"]
         if (

@@ -36,7 +36,10 @@ class ModelRules(Rules):
         url = spec.get("url") or ""
         causes: list[Cause] = []
         if not url.startswith(_SCHEMES):
-            why = 'url must start with "hf://", "pvc://", "ollama://", "s3://", "gs://", or "oss://" and not be empty.'
+            why = (
+                'url must start with "hf://", "pvc://", "ollama://", "s3://", "gs://", or'
+                ' "oss://" and not be empty.'
+            )
             causes.append(bare_invalid("spec.url", why))
         for scheme in _CACHED_ONLY:
             if url.startswith(scheme) and not spec.get("cacheProfile"):

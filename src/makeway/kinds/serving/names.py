@@ -14,23 +14,31 @@ _QUALIFIED_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
 
 SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must"
-    " start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is"
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or"
+    " '.', and must"
+    " start and end with an alphanumeric character (e.g. 'example.com', regex used for"
+    " validation is"
     r" '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
 )
 LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and"
-    " end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is"
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and"
+    " must start and"
+    " end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for"
+    " validation is"
     " '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
 )
 QUALIFIED_RULE = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an"
-    " alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is"
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end"
+    " with an"
+    " alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for"
+    " validation is"
     " '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
 )
 VALUE_RULE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must"
-    " start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for"
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or"
+    " '.', and must"
+    " start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or"
+    " '12345', regex used for"
     " validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
 )
 

@@ -1,7 +1,9 @@
-"""Definitions of the kinds that Kubernetes itself does not define: Kueue's, the PodGroups, Models, Preemptions.
+"""Definitions of the kinds that Kubernetes itself does not define: Kueue's, the PodGroups, Models,
+Preemptions.
 
-Written in a few words each (`text`, `whole`, `record`, …); descriptions are what `kubectl explain` prints.
-Field names, enumerations and defaults are those of the systems whose manifests people bring.
+Written in a few words each (`text`, `whole`, `record`, …); descriptions are what `kubectl explain`
+prints. Field names, enumerations and defaults are those of the systems whose manifests people
+bring.
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ def definitions() -> dict[str, Schema]:
     return found
 
 
-# ---- Kueue ------------------------------------------------------------------------------------------
+# ---- Kueue ---------------------------------------------------------------------------------------
 
 
 def _kueue(version: str) -> dict[str, Schema]:
@@ -488,7 +490,7 @@ def _workload_status(old: bool) -> Schema:
     return record("How it stands.", **fields)
 
 
-# ---- others -----------------------------------------------------------------------------------------
+# ---- others --------------------------------------------------------------------------------------
 
 
 def _pod_group(group: str) -> Schema:
@@ -525,25 +527,47 @@ def _model() -> Schema:
         "", ("path", "content"), path=text(maxLength=1024), content=text(maxLength=100000)
     )
     return _kind(
-        "kubeai.org", "v1", "Model", "A model that is served by pods.",
+        "kubeai.org",
+        "v1",
+        "Model",
+        "A model that is served by pods.",
         spec=record(
-            "Which model, by which engine, in how many replicas.", ("url", "engine", "features"),
-            url=text("Where the model comes from: hf://, pvc://, ollama://, s3://, gs:// or oss://."),
-            engine=choice("The server.", "OLlama", "VLLM", "FasterWhisper", "Infinity"),
-            features=listed(choice("", "TextGeneration", "TextEmbedding", "SpeechToText"), "What it can do."),
-            resourceProfile=text("Name and count of the resources of a replica, such as nvidia-gpu-l4:1."),
-            cacheProfile=text(), image=text("Instead of the engine's own image."),
-            args=listed(text(), "Added to the server's arguments."),
-            env=mapped(text()), envFrom=listed(ref("EnvFromSource")),
-            replicas=whole("How many now."),
-            minReplicas=whole("Never fewer.", minimum=0), maxReplicas=whole("Never more.", minimum=1),
-            autoscalingDisabled=flag(), targetRequests=whole(minimum=1),
-            scaleDownDelaySeconds=whole("", "int64"), owner=text(),
-            loadBalancing=record(
-                "", strategy=choice("", "LeastLoad", "PrefixHash"),
-                prefixHash=record("", meanLoadFactor=whole(minimum=100), replication=whole(), prefixCharLength=whole()),
+            "Which model, by which engine, in how many replicas.",
+            ("url", "engine", "features"),
+            url=text(
+                "Where the model comes from: hf://, pvc://, ollama://, s3://, gs:// or oss://."
             ),
-            adapters=listed(adapter, "", ("name",)), files=listed(file, "", ("path",), maxItems=10),
+            engine=choice("The server.", "OLlama", "VLLM", "FasterWhisper", "Infinity"),
+            features=listed(
+                choice("", "TextGeneration", "TextEmbedding", "SpeechToText"), "What it can do."
+            ),
+            resourceProfile=text(
+                "Name and count of the resources of a replica, such as nvidia-gpu-l4:1."
+            ),
+            cacheProfile=text(),
+            image=text("Instead of the engine's own image."),
+            args=listed(text(), "Added to the server's arguments."),
+            env=mapped(text()),
+            envFrom=listed(ref("EnvFromSource")),
+            replicas=whole("How many now."),
+            minReplicas=whole("Never fewer.", minimum=0),
+            maxReplicas=whole("Never more.", minimum=1),
+            autoscalingDisabled=flag(),
+            targetRequests=whole(minimum=1),
+            scaleDownDelaySeconds=whole("", "int64"),
+            owner=text(),
+            loadBalancing=record(
+                "",
+                strategy=choice("", "LeastLoad", "PrefixHash"),
+                prefixHash=record(
+                    "",
+                    meanLoadFactor=whole(minimum=100),
+                    replication=whole(),
+                    prefixCharLength=whole(),
+                ),
+            ),
+            adapters=listed(adapter, "", ("name",)),
+            files=listed(file, "", ("path",), maxItems=10),
             priorityClassName=text("The priority of every pod of the model."),
         ),
         status=record(
@@ -552,12 +576,16 @@ def _model() -> Schema:
             cache=record("", loaded=flag()),
             conditions=CONDITIONS,
         ),
-    )  # fmt: skip
+    )
 
 
 def _preemption() -> Schema:
     return _kind(
-        "makeway.dev", "v1alpha1", "Preemption",
-        "Who was evicted for whom, by which rule and at what cost; while it is open, the room that is held.",
-        spec=anything("For whom and why."), status=anything("How far it is, and what it cost."),
-    )  # fmt: skip
+        "makeway.dev",
+        "v1alpha1",
+        "Preemption",
+        "Who was evicted for whom, by which rule and at what cost; while it is open, the room"
+        " that is held.",
+        spec=anything("For whom and why."),
+        status=anything("How far it is, and what it cost."),
+    )

@@ -20,7 +20,8 @@ from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
 GATED = "Scheduling is blocked due to non-empty scheduling gates"
 _UPDATE_RULE = (
-    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "pod updates may not change fields other than"
+    " `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
@@ -145,7 +146,9 @@ def _fill(resources: Obj, kind: str, amounts: Any) -> None:
 
 
 def quality_of_service(spec: Obj) -> str:
-    """Guaranteed when every container limits CPU and memory to what it requests; BestEffort when none asks."""
+    """Guaranteed when every container limits CPU and memory to what it requests; BestEffort when
+    none asks.
+    """
     containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
     asked = False
     guaranteed = bool(containers)

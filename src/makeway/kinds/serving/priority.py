@@ -9,7 +9,9 @@ CLASSES = "priorityclasses.scheduling.k8s.io"
 
 
 def admit_priority(pod: Obj, context: Context) -> None:
-    """Write `spec.priority` and `spec.preemptionPolicy` as the named (or the default) class says."""
+    """Write `spec.priority` and `spec.preemptionPolicy` as the named (or the default) class
+    says.
+    """
     spec = pod["spec"]
     name = spec.get("priorityClassName") or ""
     if name:

@@ -1,7 +1,8 @@
-"""Quantities as text: parse, compare and write them in the one form that the API server answers with.
+"""Quantities as text: parse, compare and write them in the one form that the API server answers
+with.
 
-`1000m` is `1`, `0.5` is `500m`, `2048Mi` is `2Gi`: the suffix family of the input is kept, the largest
-suffix without a fraction is used.
+`1000m` is `1`, `0.5` is `500m`, `2048Mi` is `2Gi`: the suffix family of the input is kept, the
+largest suffix without a fraction is used.
 """
 
 from __future__ import annotations

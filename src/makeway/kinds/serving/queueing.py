@@ -1,4 +1,6 @@
-"""What Kueue's webhooks do to jobs and pods that name a queue: hold them back until they are admitted."""
+"""What Kueue's webhooks do to jobs and pods that name a queue: hold them back until they are
+admitted.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def _give_default_queue(obj: Obj, context: Context) -> None:
         metadata.setdefault("labels", {})[QUEUE_NAME] = DEFAULT_QUEUE
 
 
-# ---- jobs -------------------------------------------------------------------------------------------
+# ---- jobs ----------------------------------------------------------------------------------------
 
 
 def suspend_queued_job(job: Obj, context: Context) -> None:
@@ -118,7 +120,9 @@ def _as_int(text: Any) -> int | None:
 
 
 def refuse_queue_change_of_job(new: Obj, old: Obj) -> None:
-    """A job that is not suspended keeps its queue; its priority class may change but not come or go."""
+    """A job that is not suspended keeps its queue; its priority class may change but not come or
+    go.
+    """
     causes: list[Cause] = []
     before, after = _labels(old), _labels(new)
     running = not old["spec"].get("suspend") and not new["spec"].get("suspend")
@@ -147,7 +151,7 @@ def refuse_queue_change_of_job(new: Obj, old: Obj) -> None:
         raise webhook_denied("vjob.kb.io", causes)
 
 
-# ---- pods -------------------------------------------------------------------------------------------
+# ---- pods ----------------------------------------------------------------------------------------
 
 
 def gate_queued_pod(pod: Obj, context: Context) -> None:
@@ -208,8 +212,8 @@ def refuse_queue_change_of_pod(new: Obj, old: Obj) -> None:
         )
 
 
-# Kueue hashes Go's JSON of the fields that make pods alike. Maps come out sorted, structs in the order in
-# which their fields were declared, so that order is part of the hash.
+# Kueue hashes Go's JSON of the fields that make pods alike. Maps come out sorted, structs in the
+# order in which their fields were declared, so that order is part of the hash.
 _DECLARED = [
     "name",
     "hostPort",

@@ -23,7 +23,7 @@ class Cause(NamedTuple):
         )
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818  an answer, in the domain's own word
     """A request that is answered with a `Status` instead of an object."""
 
     def __init__(self, code: int, reason: str, message: str, *, details: Obj | None = None) -> None:
@@ -50,7 +50,7 @@ class Refusal(Exception):
         return body
 
 
-# ---- the field errors of the API server -------------------------------------------------------------
+# ---- the field errors of the API server ----------------------------------------------------------
 
 
 def invalid_value(field: str, value: Any, why: str) -> Cause:
@@ -99,7 +99,7 @@ def _shown(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# ---- refusals ---------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> Refusal:
@@ -145,9 +145,9 @@ def already_exists(resource: str, group: str, name: str) -> Refusal:
 
 
 def conflict(resource: str, group: str, name: str, why: str = "") -> Refusal:
-    why = (
-        why
-        or "the object has been modified; please apply your changes to the latest version and try again"
+    why = why or (
+        "the object has been modified; please apply your changes to the latest version"
+        " and try again"
     )
     return Refusal(
         409,

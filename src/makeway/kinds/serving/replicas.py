@@ -1,4 +1,6 @@
-"""Deployments, ReplicaSets, StatefulSets, DaemonSets: defaults, selectors, and Kueue's mark on the template."""
+"""Deployments, ReplicaSets, StatefulSets, DaemonSets: defaults, selectors, and Kueue's mark on the
+template.
+"""
 
 from __future__ import annotations
 

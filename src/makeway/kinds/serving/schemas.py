@@ -1,8 +1,10 @@
-"""Definitions of the served kinds: Kubernetes' own (a compressed extract) and ours, loaded on first use.
+"""Definitions of the served kinds: Kubernetes' own (a compressed extract) and ours, loaded on
+first use.
 
-Three questions are asked of them: what does OpenAPI publish, how are lists merged, and does an object have
-only known fields of the right types. The last one is asked on every write, so it is answered in C by a
-struct built from the definition; only an object that fails is walked in Python, to say where and why.
+Three questions are asked of them: what does OpenAPI publish, how are lists merged, and does an
+object have only known fields of the right types. The last one is asked on every write, so it is
+answered in C by a struct built from the definition; only an object that fails is walked in Python,
+to say where and why.
 """
 
 from __future__ import annotations
@@ -67,10 +69,12 @@ class Definitions:
                 waiting.extend(_references(found[name]))
         return found
 
-    # ---- known fields, right types -------------------------------------------------------------------
+    # ---- known fields, right types ---------------------------------------------------------------
 
     def fits(self, name: str, text: bytes) -> bool:
-        """Whether JSON text has only known fields of the right types (quick, says nothing about where)."""
+        """Whether JSON text has only known fields of the right types (quick, says nothing about
+        where).
+        """
         decoder = self._decoders.get(name)
         if decoder is None:
             decoder = self._decoders[name] = msgspec.json.Decoder(self._type_of_definition(name))
@@ -89,7 +93,8 @@ class Definitions:
             made = self._type(schema)
             self._types[name] = made
             return made
-        # A recursive definition (JSONSchemaProps) meets itself: there any value passes, the walk checks it.
+        # A recursive definition (JSONSchemaProps) meets itself: there any value passes, the walk
+        # checks it.
         self._types[name] = Any
         fields = []
         renames = {}
@@ -138,7 +143,7 @@ class Definitions:
             return dict[str, self._type(schema["additionalProperties"]) | None]  # type: ignore[misc]
         if kind == "object" and "properties" in schema:
             return self._inline(schema)
-        return msgspec.Raw if False else Any
+        return Any
 
     def _inline(self, schema: Schema) -> Any:
         name = f"inline.{id(schema)}"
@@ -173,7 +178,8 @@ class Definitions:
         if "oneOf" in schema:
             if not isinstance(value, str | int | float) or isinstance(value, bool):
                 raise _WrongTypeError(
-                    f"json: cannot unmarshal {_json_name(value)} into Go struct field {where} of type string"
+                    f"json: cannot unmarshal {_json_name(value)} into Go struct field {where}"
+                    f" of type string"
                 )
             return
         kind = schema.get("type")
@@ -210,10 +216,12 @@ class Definitions:
                 continue
             self._walk(known, value[key], inner, f"{where}.{key}", unknown)
 
-    # ---- how lists merge -----------------------------------------------------------------------------
+    # ---- how lists merge -------------------------------------------------------------------------
 
     def property(self, schema: Schema, field: str) -> Schema:
-        """The schema of one field of an object, with the merge hints written beside the reference."""
+        """The schema of one field of an object, with the merge hints written beside the
+        reference.
+        """
         schema = self.resolve(schema)
         found: Schema = (schema.get("properties") or {}).get(field) or {}
         if not found and isinstance(schema.get("additionalProperties"), dict):

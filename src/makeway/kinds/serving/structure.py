@@ -1,4 +1,6 @@
-"""Checks that a CustomResourceDefinition's schema makes: enumerations, required fields, patterns, bounds."""
+"""Checks that a CustomResourceDefinition's schema makes: enumerations, required fields, patterns,
+bounds.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from makeway.kinds.serving.schemas import Schema, definitions
 NOT_CHECKED = Cause(
     "<nil>",
     "Invalid value: null",
-    "some validation rules were not checked because the object was invalid; correct the existing errors to complete"
+    "some validation rules were not checked because the object was invalid; correct the"
+    " existing errors to complete"
     " validation",
 )
 # After these the server does not go on to evaluate the definition's rules, and says so.
@@ -32,7 +35,8 @@ def structural_causes(definition: str, obj: Obj, *, has_rules: bool = True) -> l
 
 
 def _walk(schema: Schema, value: Any, path: str, causes: list[Cause], *, top: bool = False) -> None:
-    # Kubernetes' own definitions inside ours (pod templates, metadata) have their own checks elsewhere.
+    # Kubernetes' own definitions inside ours (pod templates, metadata) have their own checks
+    # elsewhere.
     if "$ref" in schema or value is None:
         return
     if isinstance(value, str):
@@ -42,9 +46,8 @@ def _walk(schema: Schema, value: Any, path: str, causes: list[Cause], *, top: bo
     elif isinstance(value, list):
         _check_list(schema, value, path, causes)
     elif isinstance(value, dict):
-        for name in schema.get("required") or []:
-            if value.get(name) is None:
-                causes.append(required(f"{path}.{name}" if path else name))
+        needed = [name for name in schema.get("required") or [] if value.get(name) is None]
+        causes.extend(required(f"{path}.{name}" if path else name) for name in needed)
         for name, inner in (schema.get("properties") or {}).items():
             if not (top and name in ("apiVersion", "kind", "metadata")):
                 _walk(inner, value.get(name), f"{path}.{name}" if path else name, causes)

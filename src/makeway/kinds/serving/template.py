@@ -103,7 +103,7 @@ def _default_volume(volume: Obj) -> None:
         empty["sizeLimit"] = quantity.canonical(empty["sizeLimit"])
 
 
-# ---- validation -------------------------------------------------------------------------------------
+# ---- validation ----------------------------------------------------------------------------------
 
 
 def pod_spec_causes(
@@ -231,8 +231,10 @@ def _toleration_causes(spec: Obj, path: str) -> list[Cause]:
         if not toleration.get("key") and operator != "Exists":
             causes.append(
                 invalid_value(
-                    f"{where}.operator", operator,
-                    "operator must be Exists when `key` is empty, which means \"match all values and all keys\"",
+                    f"{where}.operator",
+                    operator,
+                    'operator must be Exists when `key` is empty, which means "match all values'
+                    ' and all keys"',
                 )
-            )  # fmt: skip
+            )
     return causes

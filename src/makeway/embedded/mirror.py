@@ -1,6 +1,6 @@
-"""The controllers' copy of the cluster: what the watch told, and at once what we ourselves wrote.
+"""A copy of one kind of object: what the watch told, and at once what we ourselves wrote.
 
-A reflector is always a moment behind. A controller that has just made a pod and looks again would not
+A reflector is always a moment behind. Who has just made a pod and looks again would not
 see it and make a second one. So every answer of the server to a write is put into the copy too;
 versions only move forwards, and what was seen to go stays gone.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from makeway.client import Client, Reflector
 from makeway.client.resource import Object, Resource
 from makeway.client.watch import DELETED, Key
-from makeway.embedded.controllers.objects import name_of, namespace_of, uid_of
+from makeway.embedded.objects import name_of, namespace_of, uid_of
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ GONE_REMEMBERED = 20_000
 Listener = Callable[[str, Object], None]
 
 
-class Store:
+class Mirror:
     """Objects of one kind, by key and by the uid of each owner."""
 
     def __init__(self, client: Client, resource: Resource, api_version: str, kind: str) -> None:
