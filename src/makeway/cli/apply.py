@@ -47,13 +47,14 @@ def apply(
                 continue
             done.append(one)
             out.say(f"{one.object} {one.outcome}{' (dry run)' if dry_run else ''}")
-        _tell(failed)
+        tell_failures(failed)
         return done
 
     out.result(with_client(home, work))
 
 
-def _tell(failed: list[UserError]) -> None:
+def tell_failures(failed: list[UserError]) -> None:
+    """All of them; the last becomes the outcome of the command."""
     if not failed:
         return
     for error in failed[:-1]:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from makeway.cli.nearby import did_you_mean
+from makeway.cli.nearby import nearest
 from makeway.errors import UserError
 
 Object = dict[str, Any]
@@ -56,8 +56,8 @@ def _texts(path: str, *, recursive: bool) -> Iterator[tuple[str, str]]:
     yield path, _text(existing_file(place))
 
 
-def existing_file(path: Path) -> Path:
-    """The path, or an error that names the file that was probably meant."""
+def existing_file(path: Path, also: str = "") -> Path:
+    """The path, or an error that names the file that was probably meant; `also` is another word that was said for it."""
     if path.is_file():
         return path
     if path.is_dir():
@@ -66,18 +66,21 @@ def existing_file(path: Path) -> Path:
     if not folder.is_dir():
         raise UserError(f'there is no folder "{folder}".', where=str(path))
     names = [p.name for p in folder.iterdir() if p.is_file() and p.suffix in _ENDINGS]
-    raise UserError(f'there is no file "{path}".', hint=_meant(path, names))
+    raise UserError(f'there is no file "{path}".', hint=_meant(path, names, also))
 
 
-def _meant(path: Path, names: list[str]) -> str:
+def _meant(path: Path, names: list[str], also: str) -> str:
     """The near match; where no name is near, what there is (a folder with one YAML file leaves little doubt)."""
-    near = did_you_mean(path.name, names)
+    for name in names:
+        if also and Path(name).stem == also:
+            return f'Did you mean "{path.with_name(name)}"?'
+    near = nearest(path.name, names)
     if near:
-        return near
+        return f'Did you mean "{path.with_name(near)}"?'
     if not names:
         return "The folder has no YAML files."
     if len(names) == 1:
-        return f'Did you mean "{names[0]}"?'
+        return f'Did you mean "{path.with_name(names[0])}"?'
     return f"In that folder: {', '.join(sorted(names)[:8])}."
 
 
@@ -95,7 +98,7 @@ def parse(text: str, source: str) -> list[Manifest]:
         while loader.check_node():
             node = loader.get_node()
             assert node is not None
-            document = loader.construct_document(node)  # type: ignore[no-untyped-call]
+            document = loader.construct_document(node)
             found += _objects(document, f"{source}, line {node.start_mark.line + 1}")
     except yaml.YAMLError as error:
         raise UserError(f"is not YAML: {_yaml_problem(error)}", where=source) from error

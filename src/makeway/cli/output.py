@@ -16,6 +16,7 @@ class Output:
     def __init__(self) -> None:
         self.as_json = False
         self.verbose = False
+        self.log_format = "text"
         self._silent = False
 
     @contextlib.contextmanager

@@ -90,6 +90,30 @@ def _check_config(path: Path) -> None:
     load(path)
 
 
+def _keep(home: Home, options: Options) -> None:
+    """So that `makeway config` can tell later what this one runs with."""
+    chosen = options.config.absolute() if options.config is not None else None
+    kept = msgspec.structs.replace(options, config=chosen)
+    home.options.write_bytes(msgspec.json.encode(kept, enc_hook=str))
+
+
+def options_of(home: Home) -> Options:
+    """What the makeway of this home was started with."""
+    try:
+        return read_options(home.options.read_bytes())
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return Options()
+
+
+def read_options(text: bytes | str) -> Options:
+    return msgspec.json.decode(text, type=Options, dec_hook=_path)
+
+
+def _path(kind: type, value: str) -> Path:
+    assert issubclass(kind, Path)
+    return Path(value)
+
+
 def _facts(home: Home, pid: int) -> dict[str, object]:
     return {"home": str(home.path), "kubeconfig": str(home.kubeconfig), "pid": pid}
 
@@ -182,6 +206,7 @@ def _run_here(home: Home, port: int | None, options: Options) -> None:
     from makeway.cli.serving import serve_until_stopped
 
     with home.locked():
+        _keep(home, options)
         serve_until_stopped(home, port or 0, options, announce=_announce(home))
 
 
