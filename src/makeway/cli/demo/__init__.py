@@ -13,6 +13,10 @@ from makeway.errors import UserError
 # Name: what it shows. Each is a module here with TITLE, OPTIONS, NEXT and tell(stage).
 DEMOS = {
     "kueue": "a team that borrows quota steps aside for one with priority, and comes back by itself",
+    "koordinator": "a gang is placed whole, or nobody is evicted for it",
+    "kubeai": "models compete for one GPU",
+    "skypilot": "a managed task recovers after an eviction",
+    "training": "a real training loop saves, steps aside, and resumes where it was",
 }
 
 

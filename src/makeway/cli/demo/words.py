@@ -6,8 +6,9 @@ from typing import Any
 
 import psutil
 
-from makeway.cli.demo.stage import Stage
+from makeway.cli.demo.stage import Stage, condition
 from makeway.cli.waiting import why
+from makeway.client.resource import PODS
 from makeway.errors import UserError
 
 Object = dict[str, Any]
@@ -32,3 +33,10 @@ async def why_sentence(stage: Stage, namespace: str, owner: str) -> str:
     if workload is None:
         raise UserError(f"{namespace}/{owner} has no Workload.")
     return await why(stage.client, workload)
+
+
+async def pod_why(stage: Stage, namespace: str, name: str) -> str | None:
+    """Why a pod is not on a node, in the server's words."""
+    pod = await stage.client.get(PODS, name, namespace)
+    found = condition(pod, "PodScheduled", "False")
+    return str(found.get("message") or "") or None if found else None
