@@ -12,7 +12,7 @@ from makeway import __version__
 from makeway.cli.cluster import with_client
 from makeway.cli.home import Home
 from makeway.cli.output import out
-from makeway.cli.waiting import condition_is, display_name, reserved_in, why
+from makeway.cli.waiting import condition_is, display_name, reserved_in, scene, why_in
 from makeway.client import Client, Resource
 from makeway.client.resource import NODES, PODS
 from makeway.control.clock import SystemClock, parse_timestamp
@@ -20,9 +20,9 @@ from makeway.kinds.serving.columns import human_duration
 from makeway.model.resources import amount_of, format_amount
 
 Object = dict[str, Any]
-WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads")
-CLUSTER_QUEUES = Resource("kueue.x-k8s.io", "v1beta2", "clusterqueues", namespaced=False)
+PREEMPTIONS = Resource("makeway.dev", "v1alpha1", "preemptions")
 _SHOWN = 20
+_LATELY = 5
 _RESOURCES = ("cpu", "memory")
 _OPEN_PHASES = ("Pending", "Running")
 
@@ -51,7 +51,16 @@ class WorkLine(msgspec.Struct, frozen=True, kw_only=True):
     priority: int
     queue: str = ""
     since: float = 0.0
+    pods: str = ""  # how many of its pods run
     why: str = ""
+
+
+class EvictionLine(msgspec.Struct, frozen=True, kw_only=True):
+    victim: str
+    preemptor: str
+    rule: str
+    loss_gpu_seconds: float
+    at: float
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +74,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueLine] = []
     running: list[WorkLine] = []
     waiting: list[WorkLine] = []
+    evicted: list[EvictionLine] = []  # the latest first
 
 
 def status(home_option: Path | None) -> bool:
@@ -91,11 +101,13 @@ def status(home_option: Path | None) -> bool:
 
 async def _status(client: Client, home: Home, pid: int) -> Status:
     pods = await client.list(PODS)
-    workloads = await client.list(WORKLOADS)
-    open_workloads = [w for w in workloads if not condition_is(w, "Finished")]
-    running = [_work_line(w) for w in open_workloads if condition_is(w, "Admitted")]
+    seen = await scene(client)
+    open_workloads = [w for w in seen.workloads if not condition_is(w, "Finished")]
+    running = [
+        _with_pods(_work_line(w), w, pods) for w in open_workloads if condition_is(w, "Admitted")
+    ]
     waiting = [
-        msgspec.structs.replace(_work_line(w), why=await why(client, w))
+        msgspec.structs.replace(_work_line(w), why=why_in(seen, w))
         for w in open_workloads
         if not condition_is(w, "Admitted")
     ]
@@ -109,10 +121,42 @@ async def _status(client: Client, home: Home, pid: int) -> Status:
         since=_started(pid),
         kubeconfig=str(home.kubeconfig),
         nodes=[_node_line(node, pods) for node in await client.list(NODES)],
-        queues=[_queue_line(queue) for queue in await client.list(CLUSTER_QUEUES)],
+        queues=[_queue_line(queue) for queue in seen.cluster_queues.values()],
         running=sorted(running, key=_by_priority),
         waiting=sorted(waiting, key=_by_priority),
+        evicted=[line for record in await client.list(PREEMPTIONS) for line in _evictions(record)],
     )
+
+
+def _evictions(record: Object) -> list[EvictionLine]:
+    said = record["spec"]
+    return [
+        EvictionLine(
+            victim=str(victim["workload"]),
+            preemptor=str(said["preemptor"]),
+            rule=str(victim.get("rule") or ""),
+            loss_gpu_seconds=float(victim.get("lossGPUSeconds") or 0.0),
+            at=parse_timestamp(record["metadata"]["creationTimestamp"]),
+        )
+        for victim in said.get("victims") or []
+    ]
+
+
+def _with_pods(line: WorkLine, workload: Object, pods: list[Object]) -> WorkLine:
+    """Admitted is not yet running: how many of its pods are."""
+    metadata = workload["metadata"]
+    mine = [
+        pod
+        for pod in pods
+        if pod["metadata"]["namespace"] == metadata["namespace"]
+        and (pod["metadata"].get("annotations") or {}).get("kueue.x-k8s.io/workload")
+        == metadata["name"]
+    ]
+    running = sum(pod["status"].get("phase") == "Running" for pod in mine)
+    wanted = sum(
+        int(pod_set.get("count") or 1) for pod_set in workload["spec"].get("podSets") or []
+    )
+    return msgspec.structs.replace(line, pods=f"{running}/{wanted}")
 
 
 def _by_priority(line: WorkLine) -> tuple[int, str, str]:
@@ -159,7 +203,7 @@ def _pod_line(pod: Object) -> WorkLine:
         namespace=pod["metadata"]["namespace"],
         kind="Pod",
         priority=int(pod["spec"].get("priority") or 0),
-        queue="",
+        pods="1/1" if pod["status"].get("phase") == "Running" else "0/1",
         since=parse_timestamp(pod["metadata"]["creationTimestamp"]),
         why=reason,
     )
@@ -237,11 +281,22 @@ def _print(found: Status) -> None:
         [_queue_row(queue) for queue in found.queues],
         ("NAME", "COHORT", "IN USE / QUOTA", "ADMITTED", "PENDING"),
     )
-    head = ("NAMESPACE", "NAME", "PRIORITY", "QUEUE", "AGE")
+    head = ("NAMESPACE", "NAME", "PRIORITY", "QUEUE", "PODS RUNNING", "AGE")
     _section("Running", [_work_row(line, now) for line in found.running], head)
     _section("Waiting", [_work_row(line, now) for line in found.waiting], head)
+    lately = sorted(found.evicted, key=lambda line: -line.at)[:_LATELY]
+    _section(
+        "Evicted lately",
+        [_eviction_row(line, now) for line in lately],
+        ("VICTIM", "FOR", "RULE", "LOST", "AGE"),
+    )
     for line in found.waiting[:_SHOWN]:
         print(f"\n{line.namespace}/{line.name} waits: {line.why or 'no reason is known yet'}")
+
+
+def _eviction_row(line: EvictionLine, now: float) -> list[str]:
+    lost = f"{line.loss_gpu_seconds:.3g} GPU-s"
+    return [line.victim, line.preemptor, line.rule, lost, human_duration(now - line.at)]
 
 
 def _section(title: str, rows: list[list[str]], columns: tuple[str, ...]) -> None:
@@ -276,5 +331,6 @@ def _work_row(line: WorkLine, now: float) -> list[str]:
         line.name,
         str(line.priority),
         line.queue or "-",
+        line.pods or "-",
         human_duration(now - line.since),
     ]

@@ -53,7 +53,7 @@ async def _fill_nodes(stage: Stage) -> None:
 async def _three_evict_nobody(stage: Stage) -> None:
     at = stage.timeline
     await stage.apply(example("koordinator") / "three-workers.yaml")
-    at.step("three-workers", "submitted: 3 pods of 3 CPUs at once, priority 1000000 over 1000")
+    at.step("gang of 3", "submitted: 3 pods of 3 CPUs at once, priority 1000000 over 1000")
     sentence = await stage.until(
         "the gang of three says why it waits", lambda: pod_why(stage, "default", "three-worker-1")
     )
@@ -72,7 +72,7 @@ async def _three_evict_nobody(stage: Stage) -> None:
 async def _two_take_both(stage: Stage) -> None:
     at = stage.timeline
     await stage.apply(example("koordinator") / "high-priority-job.yaml")
-    at.step("hp-training", "submitted: 2 pods of 3 CPUs at once")
+    at.step("gang of 2", "submitted: 2 pods of 3 CPUs at once")
 
     async def told() -> Object | None:
         records = [
@@ -91,6 +91,6 @@ async def _two_take_both(stage: Stage) -> None:
         loss_gpu_seconds=loss,
     )
     pods = await stage.until("the gang runs", lambda: _all_running(stage, _HIGH))
-    at.step("hp-training", f"runs whole: {_where(pods)}", "run")
+    at.step("gang of 2", f"runs whole: {_where(pods)}", "run")
     if condition(pods[0], "PodScheduled", "True") is None:
         raise DemoFailed("hp-worker-1 runs without having been scheduled.")

@@ -9,14 +9,13 @@ import psutil
 from makeway.cli.demo.stage import Stage, condition
 from makeway.cli.waiting import why
 from makeway.client.resource import PODS
-from makeway.errors import UserError
 
 Object = dict[str, Any]
 
 
 def cost(record: Object) -> str:
     """The loss of a Preemption, in words."""
-    return f"{record['spec']['lossGPUSeconds']:.0f} GPU-seconds of work"
+    return f"{record['spec']['lossGPUSeconds']:.3g} GPU-seconds of work"
 
 
 def process_line(pid: int) -> str:
@@ -29,9 +28,14 @@ def process_line(pid: int) -> str:
 
 
 async def why_sentence(stage: Stage, namespace: str, owner: str) -> str:
-    workload = await stage.workload(namespace, owner)
-    if workload is None:
-        raise UserError(f"{namespace}/{owner} has no Workload.")
+    """Why it waits now: the eviction itself, which its condition tells first, is not the answer."""
+
+    async def waiting() -> Object | None:
+        workload = await stage.workload(namespace, owner)
+        said = condition(workload, "QuotaReserved", "False") or {}
+        return None if said.get("reason") in (None, "Preempted", "Pending") else workload
+
+    workload = await stage.until(f"{owner} says why it waits", waiting)
     return await why(stage.client, workload)
 
 
