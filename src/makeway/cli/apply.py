@@ -24,6 +24,32 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _BUILT_IN = frozenset({"", "apps", "batch", "policy", "scheduling.k8s.io", "coordination.k8s.io"})
 
 
+# What others need first; kinds that are not listed come last, in the order they were written.
+_ORDER = (
+    "Namespace",
+    "CustomResourceDefinition",
+    "PriorityClass",
+    "WorkloadPriorityClass",
+    "Node",
+    "Topology",
+    "ResourceFlavor",
+    "AdmissionCheck",
+    "Cohort",
+    "ClusterQueue",
+    "LocalQueue",
+    "ServiceAccount",
+    "ConfigMap",
+    "Secret",
+    "PodGroup",
+)
+
+
+def in_order(manifests: list[Manifest]) -> list[Manifest]:
+    """A folder is read by file name, which knows nothing of what needs what."""
+    rank = {kind: index for index, kind in enumerate(_ORDER)}
+    return sorted(manifests, key=lambda one: rank.get(one.obj["kind"], len(rank)))
+
+
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     object: str
     outcome: str  # created, configured or unchanged
@@ -32,7 +58,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 def apply(
     home: Path | None, files: list[str], namespace: str, *, recursive: bool, dry_run: bool
 ) -> None:
-    manifests = read(files, recursive=recursive)
+    manifests = in_order(read(files, recursive=recursive))
 
     async def work(client: Client) -> list[Applied]:
         kinds = await served(client)
