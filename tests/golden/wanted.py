@@ -1,0 +1,98 @@
+"""The differences that are wanted: general rules, each with its reason. No rule names a situation.
+
+A rule looks at the smallest part in which two facts differ: what the fact is about, the recorded value and ours.
+The first rule that applies gives the reason; a part to which none applies is a difference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tests.golden.facts import Facts, Key
+
+ABSENT = "(nothing)"
+
+# Reasons of QuotaReserved=False and of the events that go with it.
+COARSE = {"Pending", "Inadmissible", "Waiting"}
+GRANULAR = {
+    "ExceedsMaxQuota",
+    "Misconfigured",
+    "NoMatchingFlavor",
+    "Suspended",
+    "WaitingForNodes",
+    "WaitingForPodsReady",
+    "WaitingForPreemptedWorkloads",
+    "WaitingForQuota",
+}
+
+
+class Context(NamedTuple):
+    """All facts of the step, for rules that have to look around."""
+
+    want: Facts
+    got: Facts
+
+
+class Rule(NamedTuple):
+    why: str
+    applies: Callable[[Key, str, Any, Any, Context], bool]
+
+
+def reason(key: Key, path: str, want: Any, got: Any, context: Context) -> str:
+    """Why this difference is wanted, or nothing."""
+    return next((rule.why for rule in RULES if rule.applies(key, path, want, got, context)), "")
+
+
+def same_granular(want: str, got: str) -> bool:
+    return want in COARSE and got in GRANULAR
+
+
+def _granular_reason(_key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """The same sentence under a more telling reason: in a condition, an event or a line of text."""
+    if not isinstance(want, str) or not isinstance(got, str):
+        return False
+    if same_granular(want, got):
+        return True
+    ours = re.sub(r"\b(?:" + "|".join(sorted(GRANULAR)) + r")\b", "Pending", got)
+    theirs = re.sub(r"\b(?:" + "|".join(sorted(COARSE)) + r")\b", "Pending", want)
+    return ours == theirs
+
+
+PREEMPTION = re.compile(
+    r"Preempted (?:to accommodate|workload|by pod)|preempting to accommodate|Pending the preemption of"
+)
+
+
+def _longer_preemption_message(_key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
+    if not isinstance(want, str) or not isinstance(got, str) or not PREEMPTION.search(want):
+        return False
+    return got != want and got.startswith(want.rstrip("."))
+
+
+def _silent_in_kueue(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    if want != ABSENT or not isinstance(got, dict):
+        return False
+    if key.sort == "condition" and key.field == "QuotaReserved":
+        return bool(got.get("status") == "False" and got.get("message"))
+    return key.sort == "event" and got.get("type") == "Warning" and got.get("reason") in GRANULAR
+
+
+RULES = (
+    Rule(
+        "Reasons are told in Kueue's granular form (its own default from 0.20 on):"
+        " WaitingForQuota, not Pending.",
+        _granular_reason,
+    ),
+    Rule(
+        "A preemption message begins as recorded and goes on with the preemptor's name,"
+        " the priorities and the loss.",
+        _longer_preemption_message,
+    ),
+    Rule(
+        "Where Kueue is silent (an equal workload that was skipped, an unknown priority class)"
+        " whoever waits is told why.",
+        _silent_in_kueue,
+    ),
+)
