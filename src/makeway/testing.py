@@ -10,7 +10,7 @@ assert h.admitted == []
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from makeway.engine.invariants import check
 from makeway.engine.policy import Policy
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Plan
-from makeway.model.event import Namespace, Object, Remove, Upsert
+from makeway.model.event import Event, Namespace, Object, Remove, Upsert
 from makeway.model.node import Node, NodeName
 from makeway.model.queue import (
     Cohort,
@@ -237,7 +237,7 @@ class Harness:
         """Cycles, and victims leaving, until nothing happens any more."""
         for _ in range(most):
             plan = self.cycle()
-            left = self._let_them_leave()
+            left = self.let_them_leave()
             if (
                 not left
                 and not plan.admits
@@ -304,12 +304,47 @@ class Harness:
         """Who fell so far, by name, in order; each once."""
         return list(dict.fromkeys(victim.split("/", 1)[1] for victim, _ in self.evictions))
 
+    def submitted(self, workload: str) -> Workload:
+        """As it was asked for."""
+        return self._submitted[WorkloadId(workload)]
+
+    def is_on_its_way(self, name: str) -> bool:
+        """Admitted, or told to stop: neither runs nor waits for a decision."""
+        workload = self.state.workloads[WorkloadId(f"default/{name}")]
+        return workload.admission is not None or any(
+            pod.gone_by is not None for pod in self.state.occupancy.members(workload.id)
+        )
+
+    def rebuilt(self, shuffle: Callable[[list[Event]], None] | None = None) -> State:
+        """A fresh state with the same objects, in any order."""
+        old = self.state
+        objects: list[Object] = [
+            *old.namespaces.values(),
+            *old.nodes.values(),
+            *old.flavors.values(),
+            *old.cohorts.values(),
+            *old.queues.values(),
+            *old.local_queues.values(),
+            *old.workloads.values(),
+            *old.pods.values(),
+            *old.holds.values(),
+        ]
+        events: list[Event] = [Upsert(obj=obj) for obj in objects]
+        if shuffle is not None:
+            shuffle(events)
+        fresh = State()
+        for event in events:
+            fresh.apply(event)
+        return fresh
+
     # --- the cluster's part ---
 
     def _remember(self, plan: Plan) -> None:
         for decision in plan.decisions:
             if isinstance(decision, Evict) and not decision.already:
                 self.evictions.append((decision.workload, decision.preemptor))
+                owner = self.state.workloads[decision.workload].uid
+                self.state.history[owner] = (*self.state.history.get(owner, ()), self.now)
                 self.timeline.append(f"evict {decision.workload} for {decision.preemptor}")
             elif isinstance(decision, Admit):
                 self._waits.pop(decision.workload, None)
@@ -326,7 +361,7 @@ class Harness:
                 pod = self.state.pods[bind.pod]
                 self.put(msgspec.structs.replace(pod, phase="Running", started_at=self.now))
 
-    def _let_them_leave(self) -> bool:
+    def let_them_leave(self) -> bool:
         """Pods whose grace is over vanish; whoever owned them is recreated and waits again."""
         gone = [
             p for p in self.state.pods.values() if p.gone_by is not None and p.gone_by <= self.now

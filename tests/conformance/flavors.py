@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from makeway.engine.flavors import (
-    Assigner,
+from makeway.engine.flavors import Assigner
+from makeway.engine.proposal import (
     FlavorAttempt,
     Mode,
     Offer,

@@ -46,12 +46,16 @@ def _take_out(case: Case, state: State) -> None:
 def _choose(case: Case, state: State) -> list[Victim]:
     queue = QueueName(case["targetClusterQueue"])
     preemptor = state.workloads[WorkloadId(case["preemptor"])]
-    by_name = {d.pod_set.name: d for d in demands(preemptor)}
+    assigned = {p["name"]: p for p in case["assignment"]["podSets"]}
+    counts = tuple(
+        assigned.get(d.pod_set.name, {}).get("count", d.count) for d in demands(preemptor)
+    )
+    by_name = {d.pod_set.name: d for d in demands(preemptor, counts)}
     usage: dict[tuple[str, str], int] = {}
     need: set[tuple[str, str]] = set()
     for pod_set in case["assignment"]["podSets"]:
         requests = dict(by_name[pod_set["name"]].requests)
-        requests["pods"] = pod_set.get("count", by_name[pod_set["name"]].count)
+        requests["pods"] = by_name[pod_set["name"]].count
         for resource, choice in pod_set["flavors"].items():
             fr = (choice["flavor"], resource)
             usage[fr] = usage.get(fr, 0) + requests.get(resource, 0)

@@ -14,7 +14,14 @@ import msgspec
 import pytest
 
 from makeway.embedded import store as store_module
-from makeway.embedded.store import Change, Entry, NewerFileError, Store, TooOldError
+from makeway.embedded.store import (
+    Change,
+    Entry,
+    NewerFileError,
+    Store,
+    StoreFailedError,
+    TooOldError,
+)
 
 
 def entry(store: Store, name: str, **labels: str) -> Entry:
@@ -103,6 +110,24 @@ async def test_a_change_after_a_restart_knows_the_state_before(tmp_path: Path) -
     assert change.before is not None
     assert change.before.labels == {"app": "x"}
     assert change.known
+
+
+async def test_a_disk_that_cannot_be_written_is_told_to_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    store = Store(tmp_path / "s.db")
+    store.start()
+    await put(store, "a")
+    monkeypatch.setattr(store_module, "_commit", full)
+    with pytest.raises(StoreFailedError, match="disk is full"):
+        await put(store, "b")
+    with pytest.raises(StoreFailedError, match="disk is full"):
+        await store.committed(store.version)
+    store.stop()
+    assert [found.name for found in Store(tmp_path / "s.db").all("things")] == ["a"]
 
 
 _WRITER = """

@@ -5,16 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from makeway.engine.flavors import (
-    Assigner,
-    Mode,
-    NoFitReason,
-    Offer,
-    Possibility,
-    Proposal,
-    is_preferred,
-    matches_labels,
-)
+from makeway.engine.flavors import Assigner, matches_labels
+from makeway.engine.fungibility import is_preferred
+from makeway.engine.proposal import Mode, NoFitReason, Offer, Possibility, Proposal
 from makeway.engine.quota import FlavorResource
 from makeway.engine.state import State
 from makeway.model.event import Upsert

@@ -115,7 +115,13 @@ class Reflector(Generic[T]):
                 if not self._version:
                     await self._list()
                 await self._watch()
-            except (ApiError, UserError, aiohttp.ClientError, OSError) as error:
+            except (
+                ApiError,
+                UserError,
+                aiohttp.ClientError,
+                msgspec.DecodeError,
+                OSError,
+            ) as error:
                 self._recover(error)
             if self._troubles:
                 await asyncio.sleep(pause_s(self._troubles))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import fcntl
 import gc
 import os
 import secrets
@@ -21,7 +22,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from makeway.control.clock import SystemClock
 from makeway.embedded.api.certificates import Certificates, ensure_certificates, write_private
@@ -46,6 +47,7 @@ class ApiServer:
     app: App
     _servers: list[uvicorn.Server]
     _tasks: list[asyncio.Task[None]]
+    _lock: IO[str]
 
     @property
     def url(self) -> str:
@@ -66,20 +68,30 @@ class ApiServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.to_thread(self.app.store.stop)
         self.socket_path.unlink(missing_ok=True)
+        self._lock.close()
 
 
 async def serve(home: Path, port: int = 0) -> ApiServer:
-    """Start, and return when requests are answered. Port 0 takes the home's port, or a free one
-    and keeps it.
+    """Start, and return when requests are answered.
+
+    Port 0 takes the home's port, or a free one, which the home then keeps.
     """
+    _private_folder(home)
+    with contextlib.ExitStack() as undo:
+        lock = undo.enter_context(_lock(home))
+        listener = undo.enter_context(_listen(home, port))
+        server = await _serve(home, listener, lock)
+        undo.pop_all()
+    return server
+
+
+async def _serve(home: Path, listener: socket.socket, lock: IO[str]) -> ApiServer:
     from makeway.embedded.api.app import App
     from makeway.embedded.api.bootstrap import ensure_first_objects
     from makeway.embedded.store import Store
     from makeway.kinds.serving import registry
 
     clock = SystemClock()
-    _private_folder(home)
-    listener = _listen(home, port)
     port = listener.getsockname()[1]
     certificates = ensure_certificates(home, clock.now())
     token = _token(home)
@@ -91,7 +103,7 @@ async def serve(home: Path, port: int = 0) -> ApiServer:
     _tune_garbage_collector()
     write_private(home / "kubeconfig", _kubeconfig(home, port, token, certificates))
     servers, tasks = await _start(app, home, listener, certificates)
-    return ApiServer(home, port, token, app, servers, tasks)
+    return ApiServer(home, port, token, app, servers, tasks, lock)
 
 
 @contextlib.asynccontextmanager
@@ -108,21 +120,51 @@ def _private_folder(home: Path) -> None:
     home.chmod(0o700)
 
 
+def _lock(home: Path) -> IO[str]:
+    """Objects are kept in memory, so one home has one server; a second one would not see its writes."""
+    path = home / "store.lock"
+    path.touch(mode=0o600)
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise UserError(
+            f"The home {home} is already in use by another makeway.",
+            hint="Stop it with makeway down, or name another home with --home.",
+        ) from error
+    return lock
+
+
 def _listen(home: Path, port: int) -> socket.socket:
+    """On the port that is asked for; else on the home's own, or a free one where that is taken."""
     kept = home / "port"
-    asked = port or (int(kept.read_text()) if kept.exists() else 0)
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, asked))
+        if port or not _bound(listener, _kept_port(kept)):
+            listener.bind((HOST, port))
     except OSError as error:
         listener.close()
         raise UserError(
-            f"Port {asked} cannot be used: {error.strerror}.",
+            f"Port {port} cannot be used: {error.strerror}.",
             hint="Name another one with --port, or stop what uses it.",
         ) from error
     write_private(kept, str(listener.getsockname()[1]).encode())
     return listener
+
+
+def _kept_port(path: Path) -> int:
+    text = path.read_text().strip() if path.exists() else ""
+    return int(text) if text.isdigit() else 0
+
+
+def _bound(listener: socket.socket, port: int) -> bool:
+    try:
+        listener.bind((HOST, port))
+    except OSError:
+        return False
+    return True
 
 
 def _token(home: Path) -> str:
@@ -191,6 +233,12 @@ def _local_listener(path: Path) -> socket.socket:
     before = os.umask(0o177)
     try:
         local.bind(str(path))
+    except OSError as error:
+        local.close()
+        raise UserError(
+            f"The socket {path} cannot be made: {error}.",
+            hint="Name a home with a shorter path with --home.",
+        ) from error
     finally:
         os.umask(before)
     return local

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import queue
 import shutil
 import sqlite3
@@ -36,9 +37,14 @@ Key = tuple[str, str]  # namespace, name
 
 _decode = msgspec.json.Decoder().decode
 
+logger = logging.getLogger(__name__)
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One object in one state. `body` is its JSON without `kind` and `apiVersion`."""
+
+class Entry(msgspec.Struct, gc=False):
+    """One object in one state, never changed. `body` is its JSON without `kind` and `apiVersion`.
+
+    `fields` is a memory of texts that field selectors have read from the body.
+    """
 
     namespace: str
     name: str
@@ -46,6 +52,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     version: int
     body: bytes
     labels: dict[str, str] | None
+    fields: dict[tuple[str, ...], str] | None = None
 
     def decode(self) -> dict[str, Any]:
         obj: dict[str, Any] = _decode(self.body)
@@ -55,8 +62,8 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Change(msgspec.Struct, frozen=True, gc=False):
     """One step of an object. `before` is None for a new one, `after` for one that is gone.
 
-    A deletion carries the last state with the deletion's own version in `before`'s place of the
-    log; `known` is False when the state before was lost with the older part of the log.
+    `last` is what a watcher is shown: the new state, or the final one with the deletion's version.
+    `known` is False when the state before was lost with the older part of the log.
     """
 
     version: int
@@ -76,6 +83,10 @@ class TooOldError(Exception):
         self.asked = asked
         self.oldest = oldest
         super().__init__(f"too old resource version: {asked} ({oldest})")
+
+
+class StoreFailedError(Exception):
+    """The disk cannot be written. Memory is ahead of it, so nothing is answered until a restart."""
 
 
 class _Write(NamedTuple):
@@ -178,7 +189,7 @@ class Store:
         if version <= self._committed:
             return
         if self._failure is not None:
-            raise RuntimeError("the store cannot write") from self._failure
+            raise StoreFailedError(f"the store cannot write: {self._failure}") from self._failure
         assert self._loop is not None
         future: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((version, future))
@@ -281,6 +292,7 @@ class Store:
         believed.
         """
         self._failure = error
+        logger.error("the store cannot write: %s", error)
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._fail_waiting)
@@ -289,7 +301,7 @@ class Store:
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
-                future.set_exception(RuntimeError(f"the store cannot write: {self._failure}"))
+                future.set_exception(StoreFailedError(f"the store cannot write: {self._failure}"))
 
     # ---- loading ---------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from makeway.engine.entries import Entry
-from makeway.engine.flavors import FlavorAttempt, Mode, Possibility
+from makeway.engine.proposal import FlavorAttempt, Mode, Possibility
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Considered, Evict
 from makeway.model.queue import Queue

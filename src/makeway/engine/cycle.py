@@ -20,13 +20,13 @@ import msgspec
 from makeway.engine import admission
 from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
-from makeway.engine.flavors import Mode
 from makeway.engine.joint import Joint
 from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
 from makeway.engine.placement import Shortfall
 from makeway.engine.policy import Policy
-from makeway.engine.queueing import Requeue
+from makeway.engine.proposal import Mode
+from makeway.engine.queueing import Requeue, shape_of
 from makeway.engine.quota import FlavorResource, Usage
 from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
 from makeway.engine.state import State
@@ -42,6 +42,7 @@ from makeway.model.workload import Workload, WorkloadId
 OVERLAP = "Workload has overlapping preemption targets with another workload"
 FITS_LATER = OVERLAP + ", but will fit after these preemptions complete"
 LOST = "Workload no longer fits after processing another workload"
+EQUAL = "Bypassed scheduling evaluation because an equivalent workload recently failed"
 GATED = "Workload requires preemption, but it's gated"
 
 
@@ -59,6 +60,7 @@ def decide(state: State, now: float, policy: Policy, rounds: int | None = None) 
                 break
         cycle.seat_the_rest()
     cycle.close()
+    cycle.explain_the_rest()
     return cycle.plan()
 
 
@@ -80,6 +82,8 @@ class _Cycle:
         )
         self.joint = Joint(state, self.seating, now, policy)
         self.nominator = Nominator(state, now, policy, None if policy.quota_only else self.joint)
+        self.expired = list(state.expired_holds)
+        state.expired_holds.clear()
         self.rounds = 0
         self.decisions: list[Decision] = []
         self.waits: dict[WorkloadId, Wait] = {}
@@ -90,7 +94,9 @@ class _Cycle:
         self.aside: list[Entry] = []
         # Of all rounds: they hold their quota until they are gone.
         self.victims = Departures()
-        # What heads that wait for their victims (or that block their queue) will need: later rounds go around it.
+        # Heads of strict queues that nobody makes room for: in every round they keep, in their turn, what is free.
+        self.blocked: dict[QueueName, Entry] = {}
+        # What heads that wait for their victims will need: later rounds go around it.
         self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = {}
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
         self.open = [q for q in sorted(state.pending) if state.is_active(q)]
@@ -165,18 +171,22 @@ class _Cycle:
         self.state.rounds += 1
         entries = [self.nominator.nominate(head, queue) for queue, head in heads]
         nominated = [entry for entry in entries if entry.nominated]
-        processed = self._process_all(nominated)
+        processed = self._process_all([*nominated, *self.blocked.values()])
         refused = [entry for entry in entries if not entry.nominated]
         return self._conclude([*processed, *refused])
 
     def _process_all(self, entries: list[Entry]) -> list[Entry]:
+        """Those of this round, in the order in which they were served."""
         processed = []
         with self.ledger.what_if():
             for queue, usage in self.claims.values():
                 self.ledger.add_usage(queue, usage)
             for entry in in_order(entries, self.ledger, self.policy):
                 self._process(entry)
-                processed.append(entry)
+                if entry.queue in self.blocked:
+                    self.claims.pop(entry.workload.id, None)
+                else:
+                    processed.append(entry)
         return processed
 
     def _heads(self) -> list[tuple[QueueName, WorkloadId]]:
@@ -354,7 +364,7 @@ class _Cycle:
         self._claim(entry, reserved)
 
     def _claim(self, entry: Entry, usage: Usage) -> None:
-        """For the rest of the cycle; of a head that is parked, for the rest of the round."""
+        """For the rest of the round; if victims are on their way out for it, for the rest of the cycle."""
         self.ledger.add_usage(entry.queue, usage)
         self.claims[entry.workload.id] = (entry.queue, usage)
 
@@ -433,8 +443,10 @@ class _Cycle:
         self.waits[entry.workload.id] = Wait(
             workload=entry.workload.id, reason=entry.reason, parked=parked
         )
-        if parked:
+        if how is not Requeue.PENDING_PREEMPTION:
             self.claims.pop(entry.workload.id, None)
+        if parked:
+            self.state.refusals[entry.queue, shape_of(entry.workload)] = entry.reason
             return True
         if how is Requeue.PENDING_PREEMPTION and self._serves_next(entry.queue):
             self._set_aside(entry)
@@ -442,6 +454,8 @@ class _Cycle:
         if how is not Requeue.LOST and not untried:
             # The head stays where it is, and room only shrinks within a cycle: nobody behind it has a turn.
             self.open.remove(entry.queue)
+            if how is Requeue.NO_CANDIDATES:
+                self.blocked[entry.queue] = entry
         return untried or entry.outcome is Outcome.PREEMPTS
 
     def _serves_next(self, queue: QueueName) -> bool:
@@ -463,12 +477,40 @@ class _Cycle:
         for entry in self.aside:
             self.state.pending[entry.queue].add(entry.workload)
 
+    def explain_the_rest(self) -> None:
+        """Who came and was not looked at is told why too: an equal one failed, or somebody is ahead."""
+        for key in [*self.waits, *self.admitted]:
+            self.state.unexplained.pop(key, None)
+        for key in list(self.state.unexplained):
+            queue = self.state.waits_in(key)
+            if queue is None:
+                continue
+            reason = self._behind(self.state.workloads[key], queue)
+            if reason is not None:
+                self.waits[key] = Wait(workload=key, reason=reason, parked=True)
+                del self.state.unexplained[key]
+
+    def _behind(self, workload: Workload, queue: QueueName) -> Reason | None:
+        twin = self.state.refusals.get((queue, shape_of(workload)))
+        if twin is not None:
+            return msgspec.structs.replace(
+                twin, kind="equal-failed", message=f"{EQUAL}: {twin.message or twin.kind}"
+            )
+        head = self.state.pending[queue].head() if queue in self.state.pending else None
+        if head is None or head.id == workload.id:
+            return None
+        message = f"{head.id} is ahead of it in ClusterQueue {queue} and waits"
+        return Reason(kind="behind", kueue="PendingEvaluation", message=message)
+
     def plan(self) -> Plan:
+        fallen = {d.workload for d in self.decisions if isinstance(d, Evict) and not d.pods}
+        # Pods that got a node a moment ago, of a workload that has to go: they simply were not bound.
+        kept = [d for d in self.decisions if not (isinstance(d, Admit) and d.workload in fallen)]
         return Plan(
-            decisions=(*self.decisions, *self.waits.values()),
+            decisions=(*kept, *self.waits.values()),
             rounds=self.rounds,
             skipped_preemptions=self.skipped,
-            ended_holds=tuple(dict.fromkeys(self.seating.ended_holds)),
+            ended_holds=tuple(dict.fromkeys([*self.expired, *self.seating.ended_holds])),
             wake_at=self.seating.wake_at,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from makeway.engine.flavors import Mode, NoFitReason, Proposal, Tried
+from makeway.engine.proposal import Mode, NoFitReason, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import Usage
 from makeway.engine.seating import Room

@@ -8,184 +8,28 @@ fungibility says when to stop and which of two imperfect flavors is the better o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import IntEnum
-from typing import NamedTuple
-
-import msgspec
 
 from makeway.engine.demand import Demand, demands
+from makeway.engine.fungibility import is_preferred, tries_next
 from makeway.engine.policy import Policy
+from makeway.engine.proposal import (
+    Choice,
+    FlavorAttempt,
+    Mode,
+    NoFitReason,
+    Offer,
+    PodSetProposal,
+    Possibility,
+    Proposal,
+    Tried,
+)
 from makeway.engine.quota import FlavorResource, QuotaNode, borrowing_height
-from makeway.model.queue import Flavor, FlavorName, Fungibility, Queue, ResourceGroup
-from makeway.model.reason import Kind, Shortage
+from makeway.model.queue import Flavor, FlavorName, Queue, ResourceGroup
+from makeway.model.reason import Shortage
 from makeway.model.resources import PODS, add, format_amount
 from makeway.model.selectors import NodeTerm, Requirement, untolerated
-from makeway.model.workload import Assignment, PodShape, Workload
+from makeway.model.workload import PodShape, Workload
 
-
-class Mode(IntEnum):
-    """What is to be done with a workload; of several the smallest counts."""
-
-    NO_FIT = 0
-    PREEMPT = 1
-    DEFERRED_FIT = 2  # fits once victims that others asked for are gone
-    FIT = 3
-
-
-class Possibility(IntEnum):
-    """What one flavor offers, finer than a Mode. The order is the order of preference."""
-
-    NO_FIT = 0
-    NO_CANDIDATES = 1  # preemption would be allowed, but there is nobody to take from
-    PREEMPT = 2  # somebody of one's own queue would have to go
-    RECLAIM = 3  # only lent quota would be taken back
-    FIT = 4
-
-    @property
-    def mode(self) -> Mode:
-        if self is Possibility.FIT:
-            return Mode.FIT
-        return Mode.NO_FIT if self is Possibility.NO_FIT else Mode.PREEMPT
-
-
-class NoFitReason(IntEnum):
-    """Why a flavor cannot be had, mildest first."""
-
-    NONE = 0
-    TOPOLOGY = 1
-    WAITING_FOR_QUOTA = 2
-    EXCEEDS_MAX_QUOTA = 3
-    NO_MATCHING_FLAVOR = 4
-
-    @property
-    def kueue(self) -> str:
-        return _KUEUE_NAMES[self]
-
-    @property
-    def kind(self) -> Kind:
-        return _KINDS[self]
-
-
-_KUEUE_NAMES = {
-    NoFitReason.NONE: "",
-    NoFitReason.TOPOLOGY: "TopologyPlacementFailed",
-    NoFitReason.WAITING_FOR_QUOTA: "WaitingForQuota",
-    NoFitReason.EXCEEDS_MAX_QUOTA: "ExceedsMaxQuota",
-    NoFitReason.NO_MATCHING_FLAVOR: "NoMatchingFlavor",
-}
-_KINDS: dict[NoFitReason, Kind] = {
-    NoFitReason.NONE: "no-quota",
-    NoFitReason.TOPOLOGY: "topology",
-    NoFitReason.WAITING_FOR_QUOTA: "no-quota",
-    NoFitReason.EXCEEDS_MAX_QUOTA: "exceeds-max-quota",
-    NoFitReason.NO_MATCHING_FLAVOR: "no-matching-flavor",
-}
-
-
-class Offer(NamedTuple):
-    """What a flavor offers for one resource, or at worst over several."""
-
-    possibility: Possibility
-    borrow: int
-
-
-class Choice(msgspec.Struct, frozen=True):
-    """One resource of one pod set: its flavor, and where to go on looking next time (-1: from the start)."""
-
-    flavor: FlavorName
-    possibility: Possibility
-    borrow: int
-    tried_index: int = -1
-
-    @property
-    def mode(self) -> Mode:
-        return self.possibility.mode
-
-
-class FlavorAttempt(msgspec.Struct, frozen=True):
-    """A flavor that was considered, for events and explanations."""
-
-    flavor: FlavorName
-    offer: Offer
-    reasons: tuple[str, ...]
-    no_fit: NoFitReason
-
-    @property
-    def mode(self) -> Mode:
-        return self.offer.possibility.mode
-
-
-class PodSetProposal(msgspec.Struct, frozen=True):
-    name: str
-    count: int
-    requests: Mapping[str, int]
-    choices: Mapping[str, Choice]  # by resource
-    reasons: tuple[str, ...]
-    attempts: tuple[FlavorAttempt, ...]
-    no_fit: NoFitReason
-    shortages: tuple[Shortage, ...] = ()
-    error: str = ""  # flavors were found, but they cannot go together
-
-    @property
-    def mode(self) -> Mode:
-        if self.error:
-            return Mode.NO_FIT
-        if not self.reasons:
-            return Mode.FIT
-        if not self.choices:
-            return Mode.NO_FIT
-        return min(choice.mode for choice in self.choices.values())
-
-    @property
-    def message(self) -> str:
-        if self.error:
-            return f"failed to assign flavors to pod set {self.name}: {self.error}"
-        return f"couldn't assign flavors to pod set {self.name}: {', '.join(sorted(self.reasons))}"
-
-
-class Proposal(msgspec.Struct, frozen=True):
-    """Flavors for a whole workload: what it would use, and how it would get it."""
-
-    pod_sets: tuple[PodSetProposal, ...]
-    usage: Mapping[FlavorResource, int]
-    borrowing: int
-    mode: Mode
-    no_fit: NoFitReason
-
-    @property
-    def need(self) -> frozenset[FlavorResource]:
-        """What is short: only this drives preemption."""
-        return frozenset(
-            (choice.flavor, resource)
-            for pod_set in self.pod_sets
-            for resource, choice in pod_set.choices.items()
-            if choice.mode == Mode.PREEMPT
-        )
-
-    @property
-    def message(self) -> str:
-        return "; ".join(p.message for p in self.pod_sets if p.error or p.reasons)
-
-    @property
-    def shortages(self) -> tuple[Shortage, ...]:
-        return tuple(shortage for pod_set in self.pod_sets for shortage in pod_set.shortages)
-
-    def assignments(self) -> tuple[Assignment, ...]:
-        return tuple(
-            Assignment(
-                pod_set=p.name,
-                flavors=tuple(sorted((r, choice.flavor) for r, choice in p.choices.items())),
-                usage=tuple(sorted((r, a) for r, a in p.requests.items() if r in p.choices)),
-                count=p.count,
-            )
-            for p in self.pod_sets
-        )
-
-    def tried(self) -> Tried:
-        return tuple({r: c.tried_index for r, c in p.choices.items()} for p in self.pod_sets)
-
-
-Tried = tuple[Mapping[str, int], ...]  # per pod set, per resource: the last flavor looked at
 # Would preemption make room for so much of this one flavor and resource, and how far up would it borrow then?
 Oracle = Callable[[FlavorResource, int], Offer]
 
@@ -239,51 +83,48 @@ class Assigner:
         tried: Tried,
     ) -> dict[int, PodSetProposal]:
         """Pod sets that must get the same flavors: asked for together, noted one by one."""
-        requests = _sum(demand.requests for _, demand in unit)
         first = unit[0][0]
         last_tried = tried[first] if first < len(tried) else {}
-        shapes = [demand.pod_set.shape for _, demand in unit]
-        choices: dict[str, Choice] = {}
-        reasons: list[str] = []
-        attempts: list[FlavorAttempt] = []
-        shortages: list[Shortage] = []
-        severity = NoFitReason.NONE
-        for resource in sorted(requests):
-            if resource in choices:
-                continue
-            group = _group_of(self.queue, resource)
-            if group is None:
-                if requests[resource] == 0 or self.policy.ignore_undeclared:
-                    continue
-                choices, reasons = {}, [f"resource {resource} unavailable in ClusterQueue"]
-                severity = NoFitReason.NO_MATCHING_FLAVOR
-                break
-            start = last_tried.get(resource, -1) + 1
-            scan = _Scan(self, group, requests, shapes, assumed, start)
-            scan.run()
-            attempts += scan.attempts
-            if not scan.choices:
-                choices, reasons, shortages = {}, scan.reasons, scan.shortages
-                severity = max(severity, scan.mildest_no_fit())
-                break
-            choices |= scan.choices
-            if scan.best.possibility is not Possibility.FIT:
-                reasons += scan.reasons
-                shortages += scan.shortages
+        found = self._find_flavors([demand for _, demand in unit], assumed, last_tried)
         return {
             index: PodSetProposal(
                 name=demand.pod_set.name,
                 count=demand.count,
                 requests=demand.requests,
-                choices={r: c for r, c in choices.items() if r in demand.requests},
-                reasons=tuple(reasons),
-                attempts=tuple(attempts),
-                no_fit=severity,
-                shortages=tuple(shortages),
-                error=self._clash(demand, choices),
+                choices={r: c for r, c in found.choices.items() if r in demand.requests},
+                reasons=tuple(found.reasons),
+                attempts=tuple(found.attempts),
+                no_fit=found.no_fit,
+                shortages=tuple(found.shortages),
+                error=self._clash(demand, found.choices),
             )
             for index, demand in unit
         }
+
+    def _find_flavors(
+        self,
+        unit: Sequence[Demand],
+        assumed: Mapping[FlavorResource, int],
+        last_tried: Mapping[str, int],
+    ) -> _Found:
+        """One resource group after the other; the first that cannot be had ends it."""
+        requests = _sum(demand.requests for demand in unit)
+        shapes = [demand.pod_set.shape for demand in unit]
+        found = _Found()
+        for resource in sorted(requests):
+            if resource in found.choices:
+                continue
+            group = _group_of(self.queue, resource)
+            if group is not None:
+                start = last_tried.get(resource, -1) + 1
+                scan = _Scan(self, group, requests, shapes, assumed, start)
+                scan.run()
+                found.take(scan)
+            elif requests[resource] and not self.policy.ignore_undeclared:
+                found.refuse(f"resource {resource} unavailable in ClusterQueue")
+            if found.no_fit:
+                break
+        return found
 
     def _clash(self, demand: Demand, choices: Mapping[str, Choice]) -> str:
         """A pod runs on one node, so it cannot be kept together in two topologies."""
@@ -345,6 +186,33 @@ class Assigner:
         )
 
 
+class _Found:
+    """What the resource groups of a unit came to, together."""
+
+    def __init__(self) -> None:
+        self.choices: dict[str, Choice] = {}
+        self.reasons: list[str] = []
+        self.shortages: list[Shortage] = []
+        self.attempts: list[FlavorAttempt] = []
+        self.no_fit = NoFitReason.NONE
+
+    def take(self, scan: _Scan) -> None:
+        self.attempts += scan.attempts
+        if not scan.choices:
+            # Without this group the others are of no use: only its reasons count.
+            self.choices, self.reasons, self.shortages = {}, scan.reasons, scan.shortages
+            self.no_fit = scan.mildest_no_fit()
+            return
+        self.choices |= scan.choices
+        if not scan.fits:
+            self.reasons += scan.reasons
+            self.shortages += scan.shortages
+
+    def refuse(self, reason: str) -> None:
+        self.choices, self.reasons, self.shortages = {}, [reason], []
+        self.no_fit = NoFitReason.NO_MATCHING_FLAVOR
+
+
 class _Scan:
     """One resource group, its flavors in order, for one unit of pod sets."""
 
@@ -385,7 +253,7 @@ class _Scan:
                 )
                 continue
             offer, choices = self._try(name)
-            stop = not _tries_next(offer, self.fungibility)
+            stop = not tries_next(offer, self.fungibility)
             if stop or is_preferred(offer, self.best, self.fungibility):
                 self.best, self.choices = offer, choices
             if stop:
@@ -441,6 +309,10 @@ class _Scan:
                 return f"flavor {name} doesn't match node affinity"
         return ""
 
+    @property
+    def fits(self) -> bool:
+        return all(choice.mode is Mode.FIT for choice in self.choices.values())
+
     def mildest_no_fit(self) -> NoFitReason:
         """One flavor short of quota is enough to say so, even if others could never match."""
         return min(
@@ -462,30 +334,6 @@ def matches_labels(shape: PodShape, labels: Mapping[str, str]) -> bool:
 
 def _restricted(term: NodeTerm, labels: Mapping[str, str]) -> tuple[Requirement, ...]:
     return tuple(r for r in term.labels if r.key in labels)
-
-
-def _tries_next(offer: Offer, fungibility: Fungibility) -> bool:
-    """Is it worth looking at the next flavor?"""
-    if offer.possibility in (Possibility.NO_FIT, Possibility.NO_CANDIDATES):
-        return True
-    needs_victims = offer.possibility in (Possibility.PREEMPT, Possibility.RECLAIM)
-    if needs_victims and fungibility.when_can_preempt == "TryNextFlavor":
-        return True
-    return offer.borrow > 0 and fungibility.when_can_borrow == "TryNextFlavor"
-
-
-def is_preferred(left: Offer, right: Offer, fungibility: Fungibility) -> bool:
-    """Strictly better, so that of equal flavors the first one stays."""
-    return _preference(left, fungibility) > _preference(right, fungibility)
-
-
-def _preference(offer: Offer, fungibility: Fungibility) -> tuple[int, int, int]:
-    if offer.possibility is Possibility.NO_FIT:
-        return (0, 0, 0)
-    rank = 1 if offer.possibility is Possibility.NO_CANDIDATES else 2
-    if fungibility.preference == "PreemptionOverBorrowing":
-        return (rank, -offer.borrow, offer.possibility)
-    return (rank, offer.possibility, -offer.borrow)
 
 
 def _group_of(queue: Queue, resource: str) -> ResourceGroup | None:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from makeway.engine.flavors import Proposal
 from makeway.engine.placement import Demand, Shortfall, with_flavors
 from makeway.engine.policy import Policy
+from makeway.engine.proposal import Proposal
 from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
 from makeway.engine.state import State
 from makeway.engine.victims import least_loss

@@ -9,10 +9,11 @@ import msgspec
 from makeway.engine.demand import largest_step, smaller_counts
 from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry
-from makeway.engine.flavors import Assigner, Mode, Offer, Possibility, Proposal, Tried
+from makeway.engine.flavors import Assigner
 from makeway.engine.joint import Joint
 from makeway.engine.ledger import Ledger
 from makeway.engine.policy import Policy
+from makeway.engine.proposal import Mode, Offer, Possibility, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage, borrowing_height
 from makeway.engine.state import State

@@ -23,7 +23,7 @@ from makeway.engine.protection import protection_of
 from makeway.engine.victims import kube, least_loss
 from makeway.engine.victims.loss import loss_of, notice_of
 from makeway.engine.victims.oracle import QuotaTest
-from makeway.engine.victims.roster import Candidate, Roster
+from makeway.engine.victims.roster import Candidate, Roster, lift
 from makeway.model.decision import Admit, Bind, Decision, Evict, Hold, Wait
 from makeway.model.node import NodeName
 from makeway.model.reason import Holder, NodeVerdict, Reason, Shortage
@@ -69,9 +69,12 @@ class Seating:
         self._going_order: list[PodId] = []
         self._counted = 0
         self._coming: dict[int, Vector] = {}
+        self._unpromised: list[tuple[NodeName, Vector]] = []  # promises to those who fell
         self._leave(occupancy.leaving.values())
         self.fallen: set[tuple[WorkloadId, tuple[PodId, ...]]] = set()
         self._fallen_units: list[int] = []
+        # Promised places that this cycle has filled, by workload.
+        self._kept: dict[WorkloadId, Counter[tuple[str, NodeName]]] = {}
         self.ended_holds: list[WorkloadId] = []
         self.wake_at: float | None = None
         self._roster: Roster | None = None
@@ -85,13 +88,9 @@ class Seating:
         """Everything decided inside is undone on the table when it closes."""
         self.occupancy.refresh_mix()
         with self.table.what_if():
-            for hold in list(self.holds.values()):
-                if hold.until <= self.now:
-                    del self.holds[hold.workload]
-                    self.ended_holds.append(hold.workload)
-                else:
-                    self._look_again(hold.until)
-                    self._take_hold(hold, 1)
+            for hold in self.holds.values():
+                self._look_again(hold.until)
+                self._take_hold(hold, 1)
             yield
 
     def _look_again(self, when: float) -> None:
@@ -139,6 +138,10 @@ class Seating:
                     self._lift(pod)
             elif self.going:
                 self.table.take_many(*self._room_on_its_way())
+            for name, amount in self._unpromised:
+                row = self.table.row_of.get(name)
+                if row is not None:
+                    self.table.take(row, -amount)
             yield
 
     def _lift(self, pod: Pod) -> None:
@@ -202,8 +205,7 @@ class Seating:
         """Where the demands go once these victims, and everybody who is leaving, are gone."""
         with self._as_seen_by(workload), self._once_they_are_gone():
             for victim in victims:
-                for pod in victim.pods:
-                    self._lift(pod)
+                lift(self.table, victim)
             placement = self.placer.place(demands)
         if isinstance(placement, Shortfall):
             return None
@@ -272,6 +274,7 @@ class Seating:
             if victim.whole or any(p.id in pods for p in self.roster.candidates[unit].pods):
                 self._fallen_units.append(unit)
         self._leave(victim.pods)
+        self._unpromised += victim.promised
 
     def place_some(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
         """As many of these independent pods as there is room for now."""
@@ -352,6 +355,7 @@ class Seating:
             whole=whole,
             loss_ms=round(loss * 1000),
             started_at=started,
+            promised=tuple(self.occupancy.promised.get(workload.id, ())) if whole else (),
             budgets=drawn,
             protected=protected,
         )
@@ -422,6 +426,7 @@ class Seating:
         if not workload.placement:
             return None
         left = self.occupancy.promised_places(workload)
+        left.subtract(self._kept.get(workload.id, {}))
         binds: list[Bind] = []
         free_now = True
         for pod in pods:
@@ -434,7 +439,7 @@ class Seating:
             free_now = free_now and bool((self.table.free[self.table.row_of[node]] >= 0).all())
         if not free_now:
             return [Wait(workload=workload.id, reason=self._waiting_for_room(workload))]
-        self._keep_promise(binds)
+        self._keep_promise(workload, binds)
         return [Admit(workload=workload.id, binds=tuple(binds))]
 
     def _promised_node(self, left: Counter[tuple[str, NodeName]], pod: Pod) -> NodeName | None:
@@ -447,10 +452,12 @@ class Seating:
                 return name
         return None
 
-    def _keep_promise(self, binds: Sequence[Bind]) -> None:
+    def _keep_promise(self, workload: Workload, binds: Sequence[Bind]) -> None:
         """The pod takes the room that was counted for it."""
+        kept = self._kept.setdefault(workload.id, Counter())
         for bind in binds:
             pod = self.occupancy.pods[bind.pod]
+            kept[pod.pod_set, bind.node] += 1
             row = self.table.row_of[bind.node]
             self.table.take(row, -self.table.need(pod.shape))
             self.table.put(msgspec.structs.replace(pod, node=bind.node), row)

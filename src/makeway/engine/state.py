@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from makeway.engine.flavors import Tried
 from makeway.engine.ledger import Held, Ledger, usage_of
 from makeway.engine.occupancy import Occupancy
 from makeway.engine.policy import Policy
+from makeway.engine.proposal import Tried
 from makeway.engine.queueing import PendingQueue, Shape, shape_of
 from makeway.model.decision import Hold
 from makeway.model.event import Event, Namespace, Object, Remove, Upsert
@@ -32,6 +32,7 @@ from makeway.model.queue import (
     Queue,
     QueueName,
 )
+from makeway.model.reason import Reason
 from makeway.model.workload import Budget, Pod, PodId, Workload, WorkloadId
 
 
@@ -59,6 +60,7 @@ class State:
         self.budgets: dict[str, Budget] = {}
         self.holds: dict[WorkloadId, Hold] = {}
         self.occupancy = Occupancy()  # the node half: who is where
+        self.expired_holds: list[WorkloadId] = []  # dropped since the last plan, which says so
         self.history: dict[str, tuple[float, ...]] = {}  # when each owner's work was evicted
 
         self.pending: dict[QueueName, PendingQueue] = {}
@@ -73,6 +75,10 @@ class State:
         self.unchecked: dict[
             WorkloadId, Workload
         ] = {}  # quota reserved, admission checks still open
+        self.unexplained: dict[WorkloadId, None] = {}  # in line, and never told why they wait
+        self.refusals: dict[
+            tuple[QueueName, Shape], Reason
+        ] = {}  # why the last of this shape was parked
         self.progress: dict[WorkloadId, Progress] = {}
         self.rounds = 0  # ever decided; ages the progress above
         self.stopped_queues: set[QueueName] = set()
@@ -209,6 +215,8 @@ class State:
             self.occupancy.remove_pod(PodId(key))
         elif kind is Node:
             self.occupancy.remove_node(NodeName(key))
+        elif kind is Hold:
+            self.occupancy.generation += 1  # room that was kept is free
         table = self._table(kind)
         if table.pop(key, None) is None or kind in (Pod, Node, Budget, Hold):
             return
@@ -304,12 +312,14 @@ class State:
             self.unqueued[workload.id] = workload
             return
         self._waits_in[workload.id] = queue
+        self.unexplained[workload.id] = None
         self._line(queue).add(workload)
         if workload.requeue_at is not None and not workload.requeue_blocked:
             heapq.heappush(self._backing_off, (workload.requeue_at, workload.id))
 
     def _leave_line(self, workload: WorkloadId) -> None:
         self.unqueued.pop(workload, None)
+        self.unexplained.pop(workload, None)
         self.progress.pop(workload, None)
         queue = self._waits_in.pop(workload, None)
         if queue is not None and queue in self.pending:
@@ -355,7 +365,11 @@ class State:
         self._to_wake[queue] = None
 
     def settle(self, now: float) -> None:
-        """Do what events left for later, once for all of them: wake-ups, and backoffs that ended."""
+        """Do what events left for later, once for all of them: wake-ups, and holds and backoffs that ended."""
+        for hold in [hold for hold in self.holds.values() if hold.until <= now]:
+            del self.holds[hold.workload]
+            self.expired_holds.append(hold.workload)
+            self.occupancy.generation += 1
         if self.occupancy.generation != self._settled_generation:
             self._settled_generation = self.occupancy.generation
             self._to_wake |= self.waiting_for_nodes

@@ -163,11 +163,12 @@ def _read_topology_request(request: Json) -> TopologyRequest | None:
 
 
 def _read_admission(obj: Json) -> Admission | None:
-    block = status_of(obj).get("admission")
-    reserved = condition(obj, "QuotaReserved")
-    if block is None or (reserved is not None and reserved.get("status") != "True"):
+    """The condition says whether quota is reserved; the block says where."""
+    reserved = true_condition(obj, "QuotaReserved")
+    if reserved is None:
         return None
-    since = timestamp(reserved.get("lastTransitionTime")) if reserved else None
+    block = status_of(obj).get("admission") or {}
+    since = timestamp(reserved.get("lastTransitionTime"))
     return Admission(
         queue=QueueName(str(block.get("clusterQueue") or "")),
         assignments=tuple(

@@ -117,9 +117,9 @@ class Kubectl:
     """The real kubectl, pointed at a running API."""
 
     def __init__(self, binary: Path, home: Path, scratch: Path) -> None:
-        self._binary = binary
+        self.binary = binary
         self.home = home
-        self._environment = {
+        self.environment = {
             "KUBECONFIG": str(home / "kubeconfig"),
             "HOME": str(scratch),
             "PATH": os.environ.get("PATH", ""),
@@ -127,8 +127,8 @@ class Kubectl:
 
     def run(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(self._binary), *arguments],
-            env=self._environment, input=given, capture_output=True, text=True, timeout=60, check=False,
+            [str(self.binary), *arguments],
+            env=self.environment, input=given, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
     def __call__(self, *arguments: str, given: str = "") -> str:
@@ -150,7 +150,8 @@ def kubectl_binary() -> Path:
     specification = importlib.util.spec_from_file_location(
         "kubectl_tool", ROOT / "tools" / "kubectl.py"
     )
-    assert specification and specification.loader
+    assert specification is not None
+    assert specification.loader is not None
     tool = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(tool)
     try:

@@ -136,7 +136,13 @@ async def test_status_and_spec_are_written_apart(api: Api) -> None:
         f"{PODS}/a/status", {"metadata": {"labels": {"x": "y"}}, "status": {"phase": "Running"}}
     )
     assert through_status["status"]["phase"] == "Running"
-    assert "labels" not in through_status["metadata"]
+    assert through_status["metadata"]["labels"] == {"x": "y"}
+    flavors = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
+    await api.create(flavors, {"metadata": {"name": "q"}})
+    both = {"metadata": {"labels": {"x": "y"}}, "status": {"pendingWorkloads": 1}}
+    custom = await api.patch(f"{flavors}/q/status", both)
+    assert custom["status"] == {"pendingWorkloads": 1}
+    assert "labels" not in custom["metadata"]
 
 
 async def test_conditions_merge_by_type_in_a_strategic_patch(api: Api) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from makeway.client.resource import CONFIG_MAPS, MODELS, NAMESPACES, PODS, SECRETS, Object
+import pytest
+
+from makeway.client.resource import CONFIG_MAPS, MODELS, NAMESPACES, NODES, PODS, SECRETS, Object
 from makeway.embedded.controllers import run_controllers
 from makeway.embedded.node import run_pretended
 from tests.embedded.conftest import Cluster
@@ -125,3 +127,24 @@ async def test_models_become_pods_and_come_back(cluster: Cluster) -> None:
         return len(names) == 1 and names[0] != first["metadata"]["name"]
 
     await cluster.until_true(replaced)
+
+
+async def test_pods_of_a_node_that_is_gone_go_too(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("makeway.embedded.controllers.podgc.PATIENCE_S", 0.1)
+    await cluster.fake_node("one")
+    cluster.start(run_pretended(cluster.client))
+    cluster.start(run_controllers(cluster.client))
+    container = {"name": "main", "image": "x", "command": ["true"]}
+    for name in ("p", "q"):
+        body = {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "one", "containers": [container]},
+        }
+        await cluster.client.create(PODS, body)
+        await cluster.until(PODS, name, lambda it: it["status"]["phase"] == "Running")
+    await cluster.client.delete(NODES, "one")
+    await cluster.client.delete(PODS, "p", "default")
+    await cluster.until_gone(PODS, "p")
+    await cluster.until_gone(PODS, "q")

@@ -114,17 +114,20 @@ def test_a_suspended_job_makes_none_and_says_so() -> None:
 
 def test_suspending_releases_before_it_deletes_and_counts_no_failure() -> None:
     running = job(suspend=True, status={"active": 1, "ready": 1, "startTime": timestamp(NOW)})
-    seen = look(running, [pod("p", ready=True)])
-    kinds = [type(each) for step in seen.plan.steps for each in step]
-    assert kinds[:2] == [Patch, Delete]
-    assert (seen.released, seen.deleted) == (["p"], ["p"])
-    assert seen.status["active"] is None
-    assert seen.status["startTime"] is None
-    assert seen.status["terminating"] == 1
-    assert "failed" not in seen.status
-    gone = pod("p", deleted=True, tracked=False)
-    later = look(after(running, seen), [gone])
-    assert later.plan.actions == []
+    plan, _ = reconcile(running, [pod("p", ready=True)], NOW)
+    assert [type(each) for each in plan.actions] == [Patch, Delete]
+    assert (Look(plan).released, Look(plan).deleted) == (["p"], ["p"])
+    assert plan.look_again_at == NOW + 0.3
+    # It tells when the pod is gone, or that it is still ending.
+    ending = look(running, [pod("p", deleted=True, tracked=False)])
+    assert ending.status["terminating"] == 1
+    seen = look(running)
+    for each in (ending, seen):
+        assert each.conditions == {"Suspended": ("True", "JobSuspended")}
+        assert each.status["active"] is None
+        assert each.status["startTime"] is None
+        assert "failed" not in each.status
+    assert look(after(running, seen)).plan.actions == []
 
 
 def test_resuming_starts_the_clock_anew() -> None:

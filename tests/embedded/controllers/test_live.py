@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from typing import Any
 
 from makeway.client.resource import DEPLOYMENTS, JOBS, PODS, Object
@@ -145,3 +147,39 @@ async def test_a_deployment_rolls_and_goes(cluster: Cluster) -> None:
         return not await cluster.client.list(PODS, "default")
 
     await cluster.until_true(gone)
+
+
+async def test_counters_stay_right_through_crashes(cluster: Cluster) -> None:
+    await cluster.fake_node("one")
+    cluster.start(run_pretended(cluster.client))
+    cluster.start(cluster.bind_all("one"))
+    ends = {"annotations": {"makeway.dev/pretend-exit-after": "30ms"}}
+    spec: Any = {"completions": 24, "parallelism": 6, "template": ends}
+    await cluster.client.create(JOBS, job(**spec))
+    chance = random.Random(7)
+
+    async def complete() -> bool:
+        return "Complete" in conditions(await cluster.client.get(JOBS, "train", "default"))
+
+    async with asyncio.timeout(30):
+        while not await complete():
+            crashing = asyncio.create_task(run_controllers(cluster.client))
+            await asyncio.sleep(chance.uniform(0.1, 0.4))
+            crashing.cancel()
+            await asyncio.gather(crashing, return_exceptions=True)
+    done = await cluster.client.get(JOBS, "train", "default")
+    assert done["status"]["succeeded"] == 24
+    assert "failed" not in done["status"]
+    assert len(await cluster.pods()) == 24
+
+
+async def test_an_evicted_pod_counts_as_one_failure_and_comes_back(cluster: Cluster) -> None:
+    await start(cluster)
+    await cluster.client.create(JOBS, job(podReplacementPolicy="Failed"))
+    await cluster.until(JOBS, "train", lambda it: it.get("status", {}).get("ready") == 1)
+    [first] = await cluster.pods()
+    await cluster.client.delete(PODS, first["metadata"]["name"], "default")
+    counted = await cluster.until(JOBS, "train", lambda it: it["status"].get("failed") == 1)
+    assert counted["status"]["terminating"] == 0
+    assert "active" not in counted["status"]
+    assert counted["status"].get("uncountedTerminatedPods", {}) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from makeway.client.resource import CONFIG_MAPS, NODES, PODS, SECRETS, Object
 from makeway.embedded.node import LocalNode, NodeOptions
+from makeway.embedded.node.process import Run
 from tests.embedded.conftest import Cluster
 
 PATH = {"name": "PATH", "value": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
@@ -33,6 +35,13 @@ def pod(name: str, *command: str, **more: Any) -> Object:
             **more,
         },
     }
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
@@ -155,6 +164,24 @@ async def test_deleting_sends_sigterm_and_then_lets_the_object_go(
         return not (cluster.home / "pods" / runs["metadata"]["uid"]).exists()
 
     await cluster.until_true(cleaned)
+
+
+async def test_a_pod_deleted_while_it_starts_leaves_nothing_behind(
+    cluster: Cluster, node: LocalNode
+) -> None:
+    for number in range(5):
+        name = f"brief-{number}"
+        await cluster.client.create(PODS, pod(name, "sleep", "61"))
+        await asyncio.sleep(0.01 * number)
+        await cluster.client.delete(PODS, name, "default", grace_s=0 if number % 2 else 1)
+    for number in range(5):
+        await cluster.until_gone(PODS, f"brief-{number}")
+
+    async def all_ended() -> bool:
+        return not any(Run(each).alive for each in cluster.home.glob("pods/*/containers/*/*"))
+
+    await asyncio.sleep(0.2)
+    await cluster.until_true(all_ended)
 
 
 async def test_who_does_not_listen_is_killed_after_its_grace(
@@ -443,3 +470,58 @@ async def test_stopping_the_machine_ends_pods_with_their_grace(
     reasons = {each["type"]: each.get("reason") for each in stopped["status"]["conditions"]}
     assert reasons["DisruptionTarget"] == "TerminationByKubelet"
     assert phase(await cluster.client.get(PODS, "always", "default")) == "Running"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start processes as somebody else")
+async def test_another_user(cluster: Cluster, node: LocalNode) -> None:
+    body = pod("other", "sh", "-c", "id -u; echo mine > made; cat made")
+    body["spec"]["securityContext"] = {"runAsUser": 65534}
+    done = await finish(cluster, body)
+    assert log_of(cluster, done) == ["65534", "mine"]
+
+
+async def test_a_working_directory_of_the_pod(cluster: Cluster, node: LocalNode) -> None:
+    done = await finish(cluster, pod("cwd", "pwd", container={"workingDir": "/nowhere/app"}))
+    assert log_of(cluster, done)[0].endswith("/work/nowhere/app")
+    there = await finish(cluster, pod("usr", "pwd", container={"workingDir": "/usr"}))
+    assert log_of(cluster, there) == ["/usr"]
+
+
+async def test_a_hook_runs_before_the_signal(cluster: Cluster, node: LocalNode) -> None:
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hook > told"]}}}
+    script = "trap 'cat told; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    runs = await running(cluster, pod("hooked", "sh", "-c", script, container={"lifecycle": hook}))
+
+    async def up() -> bool:
+        return log_of(cluster, runs) == ["up"]
+
+    await cluster.until_true(up)
+    await cluster.client.delete(PODS, "hooked", "default")
+    await cluster.until_gone(PODS, "hooked")
+    assert log_of(cluster, runs) == ["up", "hook"]
+
+
+async def test_a_pod_past_its_deadline_fails(cluster: Cluster, node: LocalNode) -> None:
+    late = await finish(cluster, pod("late", "sleep", "60", activeDeadlineSeconds=1))
+    assert phase(late) == "Failed"
+    assert late["status"]["reason"] == "DeadlineExceeded"
+
+
+async def test_http_and_tcp_probes(cluster: Cluster, node: LocalNode, free_port: int) -> None:
+    server = f"import http.server as h; h.test(h.SimpleHTTPRequestHandler, port={free_port})"
+    ports = {"ports": [{"name": "web", "containerPort": free_port}], "env": [PATH]}
+    probes = {
+        "startupProbe": {
+            "tcpSocket": {"port": free_port},
+            "periodSeconds": 1,
+            "failureThreshold": 9,
+        },
+        "readinessProbe": {"httpGet": {"path": "/", "port": "web"}, "periodSeconds": 1},
+    }
+    body = pod("web", sys.executable, "-c", server, container={**ports, **probes})
+    await cluster.client.create(PODS, body)
+    await cluster.until(
+        PODS,
+        "web",
+        lambda it: (it["status"].get("containerStatuses") or [{}])[0].get("ready") is True,
+    )

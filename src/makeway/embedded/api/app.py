@@ -17,6 +17,7 @@ import msgspec
 from makeway.embedded.api import discovery
 from makeway.embedded.api.apply import server_side_apply
 from makeway.embedded.api.bodies import check_fields, parse, read_object, to_storage
+from makeway.embedded.api.definitions import CustomKinds
 from makeway.embedded.api.forms import Form
 from makeway.embedded.api.http import (
     Answer,
@@ -36,7 +37,7 @@ from makeway.embedded.api.reviews import answer_review
 from makeway.embedded.api.selectors import Selection
 from makeway.embedded.api.subresources import Subresources
 from makeway.embedded.api.watch import Hub
-from makeway.embedded.store import Entry, Store
+from makeway.embedded.store import Entry, Store, StoreFailedError
 from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
 from makeway.kinds.serving.registry import Registry
@@ -76,6 +77,7 @@ class App:
         self.objects = Objects(store, registry)
         self.hub = Hub(store)
         self.openapi = OpenApi(registry)
+        self.custom = CustomKinds(self.objects, self.openapi)
         self._now = now
         self._token = f"Bearer {token}".encode()
         self._subresources = Subresources(self.objects, home)
@@ -93,6 +95,10 @@ class App:
             answer = await self._answer(request, send)
         except Refusal as refusal:
             answer = refusal_answer(refusal)
+        except StoreFailedError as failure:
+            answer = refusal_answer(
+                Refusal(500, "InternalError", f"Internal error occurred: {failure}")
+            )
         except Exception:
             logger.exception("request failed: %s %s", request.method, request.path)
             answer = refusal_answer(
@@ -214,7 +220,7 @@ class App:
         )
 
     def _form(self, request: Request, target: Target) -> Form:
-        return Form(target.kind, target.version, request, self._now())
+        return Form(target.kind, target.version, request, self._now)
 
     async def _answer_entry(
         self, request: Request, target: Target, entry: Entry, code: int = 200
@@ -267,7 +273,7 @@ class App:
 
     async def _watch(self, request: Request, send: Send, target: Target) -> None:
         selection = self._selection(request, target)
-        await self.hub.serve(request, send, self._form(request, target), selection, self._now)
+        await self.hub.serve(request, send, self._form(request, target), selection)
 
     async def _create(self, request: Request, target: Target) -> Answer:
         if "create" not in target.kind.verbs:
@@ -325,7 +331,7 @@ class App:
     ) -> Obj:
         """The object after the patch, checked and in the stored version."""
         kind, version = target.kind, target.version
-        current = Form(kind, version, None, 0).decode(entry)
+        current = Form(kind, version, None, self._now).decode(entry)
         current["apiVersion"], current["kind"] = kind.api_version(version.name), kind.kind
         patch = parse("application/json", body)
         if content_type == _JSON_PATCH:
@@ -376,7 +382,7 @@ class App:
         await self.store.committed(min(last.version, self.store.version))
         if gone and target.kind.resource != "pods":
             return json_answer(success(target.kind.plural, target.kind.group, last.name, last.uid))
-        return Answer(Form(target.kind, target.version, None, 0).single(last))
+        return Answer(Form(target.kind, target.version, None, self._now).single(last))
 
     async def _delete_collection(self, request: Request, target: Target) -> Answer:
         options = await read_delete_options(request)

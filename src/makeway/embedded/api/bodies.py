@@ -12,7 +12,7 @@ from makeway.embedded.api import protobuf
 from makeway.embedded.api.http import Request, encode
 from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.quantity import NotAQuantityError
-from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
+from makeway.kinds.serving.refusal import Cause, Obj, Refusal, bad_request, invalid
 from makeway.kinds.serving.schemas import definitions
 
 _decode = msgspec.json.Decoder().decode
@@ -116,9 +116,8 @@ def check_fields(
 
 def _custom_type_refusal(kind: Kind, obj: Obj, wrong: str) -> Refusal:
     """A custom resource with a wrong type is invalid, where a built-in one cannot even be read."""
-    from makeway.kinds.serving.refusal import Cause, invalid
-
-    name = str((obj.get("metadata") or {}).get("name", ""))
+    metadata = obj.get("metadata")
+    name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
     what, _, rest = wrong.partition(" into Go struct field ")
     field, _, go_type = rest.partition(" of type ")
     path = field.partition(".")[2]
@@ -143,11 +142,12 @@ def _custom_type_refusal(kind: Kind, obj: Obj, wrong: str) -> Refusal:
 def to_storage(obj: Obj, version: Version) -> Obj:
     if version.conversion is not None:
         version.conversion.to_storage(obj)
-    obj.pop("apiVersion", None)
-    obj.pop("kind", None)
-    metadata = obj.get("metadata")
-    obj["metadata"] = metadata if isinstance(metadata, dict) else {}
-    return obj
+    stored: Obj = {"metadata": {}}
+    for field, value in obj.items():
+        # A status may say null (times of pod conditions do); anywhere else null means absent.
+        if value is not None and field not in ("apiVersion", "kind"):
+            stored[field] = value if field == "status" else without_nulls(value)
+    return stored
 
 
 def quantity_refusal(kind: Kind, error: NotAQuantityError) -> Refusal:
@@ -161,5 +161,5 @@ def without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
-        return [without_nulls(item) for item in value]
+        return [without_nulls(item) for item in value if item is not None]
     return value

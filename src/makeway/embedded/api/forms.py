@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,7 +37,9 @@ class Form:
 
     __slots__ = ("_includes", "_now", "_prefix", "converts", "kind", "table", "version")
 
-    def __init__(self, kind: Kind, version: Version, request: Request | None, now: float) -> None:
+    def __init__(
+        self, kind: Kind, version: Version, request: Request | None, now: Callable[[], float]
+    ) -> None:
         self.kind = kind
         self.version = version
         self.converts = version.conversion is not None
@@ -131,7 +134,8 @@ class Form:
     def _row(self, entry: Entry) -> Obj:
         # Columns of a converted version read that version's fields; events read the stored ones.
         obj = entry.decode() if self.kind.stored_as else self.decode(entry)
-        row: Obj = {"cells": [column.cell(obj, self._now) for column in self.version.columns]}
+        now = self._now()
+        row: Obj = {"cells": [column.cell(obj, now) for column in self.version.columns]}
         if self._includes == "Object":
             row["object"] = msgspec.Raw(self._prefix + self.body(entry)[1:])
         elif self._includes == "Metadata":

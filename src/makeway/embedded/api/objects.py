@@ -293,9 +293,16 @@ class Objects:
 
     def _changed_status(self, kind: Kind, old: Obj, given: Obj, context: Context) -> Obj:
         new = dict(old)
-        new["metadata"] = dict(old["metadata"])
-        if "managedFields" in given["metadata"]:
-            new["metadata"]["managedFields"] = given["metadata"]["managedFields"]
+        if kind.builtin:
+            # As upstream: the status of a built-in kind may bring labels and annotations along.
+            new["metadata"] = {**given["metadata"]}
+            new["metadata"].pop("ownerReferences", None)
+            if "ownerReferences" in old["metadata"]:
+                new["metadata"]["ownerReferences"] = old["metadata"]["ownerReferences"]
+        else:
+            new["metadata"] = dict(old["metadata"])
+            if "managedFields" in given["metadata"]:
+                new["metadata"]["managedFields"] = given["metadata"]["managedFields"]
         new.pop("status", None)
         if given.get("status") is not None:
             new["status"] = given["status"]
@@ -392,6 +399,11 @@ class Objects:
         metadata["deletionGracePeriodSeconds"] = grace_s
         metadata["deletionTimestamp"] = timestamp(context.now + grace_s)
         return True
+
+    def purge(self, kind: Kind) -> None:
+        """Remove every object of a kind that is no longer served."""
+        for entry in list(self.store.all(kind.store_key)):
+            self._remove(kind, entry.decode(), dry_run=False)
 
     # ---- the store -------------------------------------------------------------------------------
 

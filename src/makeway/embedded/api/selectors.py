@@ -179,5 +179,14 @@ class Selection:
             return False
         if not self._fields:
             return True
-        obj = entry.decode()
-        return all((_text_at(obj, path) == value) is equal for path, equal, value in self._fields)
+        texts = self._texts(entry)
+        return all((texts[path] == value) is equal for path, equal, value in self._fields)
+
+    def _texts(self, entry: Entry) -> dict[tuple[str, ...], str]:
+        """Read from the object once for all watchers, since every change is asked of each of them."""
+        known = entry.fields
+        if known is None or any(path not in known for path, _, _ in self._fields):
+            obj = entry.decode()
+            wanted = {*self._kind.fields.values(), *(path for path, _, _ in self._fields)}
+            known = entry.fields = (known or {}) | {path: _text_at(obj, path) for path in wanted}
+        return known

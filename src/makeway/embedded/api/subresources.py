@@ -241,7 +241,7 @@ class Subresources:
             namespace["spec"] = {}
         changed = self._objects.write_directly(target.kind, namespace)
         await self._objects.store.committed(changed.version)
-        return Answer(Form(target.kind, target.version, None, now).single(changed))
+        return Answer(Form(target.kind, target.version, None, lambda: now).single(changed))
 
     # ---- scale -----------------------------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable
 
 from makeway.embedded.api.forms import Form
 from makeway.embedded.api.http import Request, Send, encode, warning_header
@@ -59,30 +58,24 @@ class Watcher:
 
 
 def step_for(selection: Selection, change: Change) -> tuple[str, Entry] | None:
-    """What a change looks like through a selection: an object may enter or leave it while it
-    lives.
-    """
+    """What a change looks like through a selection, which an object may enter and leave."""
     is_in = change.after is not None and selection(change.after)
-    if change.before is None:
-        was_in = False if change.known else change.after is None or not is_in
-        if not change.known and is_in:
-            return "MODIFIED", change.last
-    else:
-        was_in = selection(change.before)
+    if not change.known:
+        return _step_without_past(selection, change, is_in=is_in)
+    was_in = change.before is not None and selection(change.before)
     if is_in:
         return ("MODIFIED" if was_in else "ADDED"), change.last
-    if was_in and (change.after is None or change.before is None or not is_in):
-        if change.before is None and not selection_could_match(selection, change):
-            return None
-        return "DELETED", change.last
-    return None
+    return ("DELETED", change.last) if was_in else None
 
 
-def selection_could_match(selection: Selection, change: Change) -> bool:
-    """For a change whose past is lost: tell of a leaving object only where it is in the right
-    namespace.
-    """
-    return not selection.namespace or change.last.namespace == selection.namespace
+def _step_without_past(
+    selection: Selection, change: Change, *, is_in: bool
+) -> tuple[str, Entry] | None:
+    """The state before was lost with the older part of the log: say what is safe to hear twice."""
+    if is_in:
+        return "MODIFIED", change.last
+    in_reach = not selection.namespace or change.last.namespace == selection.namespace
+    return ("DELETED", change.last) if in_reach else None
 
 
 class Hub:
@@ -129,14 +122,7 @@ class Hub:
 
     # ---- one watch, from request to end ----------------------------------------------------------
 
-    async def serve(
-        self,
-        request: Request,
-        send: Send,
-        form: Form,
-        selection: Selection,
-        now: Callable[[], float],
-    ) -> None:
+    async def serve(self, request: Request, send: Send, form: Form, selection: Selection) -> None:
         kind = form.kind.store_key
         watcher = Watcher(form, selection)
         try:
@@ -149,7 +135,7 @@ class Hub:
         self.add(kind, watcher)
         try:
             await _start(send, request.warnings)
-            await self._stream(request, send, watcher, first, now)
+            await self._stream(request, send, watcher, first)
         finally:
             self.discard(kind, watcher)
 
@@ -196,9 +182,7 @@ class Hub:
         line = encode({"type": "ERROR", "object": refusal.status()}) + b"\n"
         await send({"type": "http.response.body", "body": line})
 
-    async def _stream(
-        self, request: Request, send: Send, watcher: Watcher, first: bytes, now: Callable[[], float]
-    ) -> None:
+    async def _stream(self, request: Request, send: Send, watcher: Watcher, first: bytes) -> None:
         loop = asyncio.get_running_loop()
         timeout_s = request.number("timeoutSeconds") or DEFAULT_TIMEOUT_S
         deadline = loop.time() + timeout_s

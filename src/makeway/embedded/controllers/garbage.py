@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import msgspec
 
 from makeway.client import ApiError, Client, Reflector
-from makeway.client.resource import Resource
-from makeway.client.watch import DELETED
+from makeway.client.resource import Object, Resource
+from makeway.client.watch import ADDED, DELETED
 from makeway.embedded.controllers.discovery import Served, discover
+from makeway.embedded.mirror import Mirror
 from makeway.embedded.workqueue import WorkQueue
 from makeway.errors import UserError
 
@@ -73,13 +74,15 @@ class Node(msgspec.Struct):
 
 
 class GarbageCollector:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, mirrors: Mapping[Resource, Mirror] | None = None) -> None:
+        """`mirrors` are copies that somebody keeps already; the other kinds are followed here."""
         self._client = client
+        self._mirrors = mirrors or {}
         self._queue = WorkQueue("garbage", workers=16)
         self._nodes: dict[str, Node] = {}
         self._dependents: dict[str, set[str]] = {}
         self._resources: dict[tuple[str, str], Resource] = {}
-        self._reflectors: dict[Resource, Reflector[Item]] = {}
+        self._followed: dict[Resource, asyncio.Event] = {}
         # Seen to go: no need to ask the server whether they are absent.
         self._buried: OrderedDict[str, None] = OrderedDict()
         # Absence means something only once every kind has been listed.
@@ -101,8 +104,8 @@ class GarbageCollector:
         for served in await discover(self._client):
             if self._collects(served):
                 self._follow(served, group)
-        for reflector in self._reflectors.values():
-            await reflector.synced.wait()
+        for synced in self._followed.values():
+            await synced.wait()
         if not self._complete.is_set():
             self._complete.set()
             for uid, node in self._nodes.items():
@@ -110,7 +113,7 @@ class GarbageCollector:
                     self._queue.add(uid)
 
     def _collects(self, served: Served) -> bool:
-        known = served.resource in self._reflectors
+        known = served.resource in self._followed
         wanted = {"list", "watch", "delete"} <= served.verbs
         return wanted and not known and served.resource.plural not in SKIPPED
 
@@ -118,13 +121,27 @@ class GarbageCollector:
         resource = served.resource
         self._resources[resource.group, served.kind] = resource
 
+        mirror = self._mirrors.get(resource)
+        if mirror is not None:
+            self._listen(resource, mirror)
+            return
+
         def hear(kind: str, item: Item) -> None:
             self._hear(resource, kind, item.metadata)
 
         decode = msgspec.json.Decoder(Item).decode
         reflector = Reflector[Item](self._client, resource, hear, decode=decode)
-        self._reflectors[resource] = reflector
+        self._followed[resource] = reflector.synced
         group.create_task(reflector.run())
+
+    def _listen(self, resource: Resource, mirror: Mirror) -> None:
+        def hear(kind: str, obj: Object) -> None:
+            self._hear(resource, kind, msgspec.convert(obj["metadata"], Meta))
+
+        for obj in mirror.all():
+            hear(ADDED, obj)
+        mirror.listen(hear)
+        self._followed[resource] = mirror.reflector.synced
 
     # The graph
 

@@ -51,6 +51,8 @@ from makeway.embedded.objects import (
 OURS = "kubernetes.io/job-controller"
 FINALIZER = "batch.kubernetes.io/job-tracking"
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
+# How long pods of a suspended Job may take to go before the Job tells.
+ENDING_S = 0.3
 # As many pods as one look may make; the rest follow in the next.
 MADE_AT_ONCE = 500
 FAILURE_COUNT = "batch.kubernetes.io/job-index-failure-count"
@@ -157,6 +159,10 @@ class _Look:
         status["terminating"] = self.terminating
         self._conclude(status, ended)
         status["conditions"] = self.conditions
+        if self.removed and self.suspended:
+            # Told when the pods are gone, or a moment later with those still ending.
+            self.again = soonest(self.again, self.now + ENDING_S)
+            status, self.told = self.old, []
         released = [
             _release(pod)
             for pod in [*ended.succeeded, *ended.failed, *ended.ignored, *counted.still_held]
@@ -164,7 +170,7 @@ class _Look:
         steps = plan(
             [_release(pod) for pod in self.removed if _tracked(pod)],
             [*(Delete(PODS, pod, tell=self.job) for pod in self.removed), *made],
-            self._write(status),
+            self._write(dict(status)),
             released,
             self.told,
             look_again_at=self.again,
@@ -536,14 +542,16 @@ class _Look:
         )
 
     def _write(self, status: Object) -> list[Action]:
-        for key in ("active", "succeeded", "failed"):
-            if not status[key]:
-                del status[key]
-        for key in ("completedIndexes", "failedIndexes"):
-            if status.get(key) == "":
-                del status[key]
-        if not status["conditions"]:
-            del status["conditions"]
+        for key in (
+            "active",
+            "succeeded",
+            "failed",
+            "completedIndexes",
+            "failedIndexes",
+            "conditions",
+        ):
+            if not status.get(key):
+                status.pop(key, None)
         body = merge_patch(self.old, status)
         return [Patch(JOBS, self.job, {"status": body}, subresource="status")] if body else []
 

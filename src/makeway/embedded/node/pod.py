@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,28 +28,12 @@ from makeway.client import ApiError, Client
 from makeway.client.resource import CONFIG_MAPS, PODS, SECRETS, Object
 from makeway.control.clock import parse_timestamp, timestamp
 from makeway.embedded.events import EventRecorder
-from makeway.embedded.node.cgroups import make_cgroup, remove_cgroup
-from makeway.embedded.node.environment import (
-    PLAIN_PATH,
-    Place,
-    Source,
-    StartError,
-    arguments,
-    environment,
-    references,
-    source_of,
-    user_of,
-)
-from makeway.embedded.node.machine import GPU, LOOPBACK, Devices, NodeOptions, gpus_wanted
+from makeway.embedded.node.cgroups import remove_cgroup
+from makeway.embedded.node.environment import Source, StartError, references, source_of
+from makeway.embedded.node.launch import Launcher, checkpoint_file
+from makeway.embedded.node.machine import LOOPBACK, Devices, NodeOptions, gpus_wanted
 from makeway.embedded.node.probes import Surroundings, follow, probe_once, run_command
 from makeway.embedded.node.process import Exit, Run, Spec
-from makeway.embedded.node.volumes import (
-    link_mounts,
-    mounts_of,
-    prepare_volumes,
-    translate,
-    volume_variables,
-)
 from makeway.embedded.podstatus import (
     TERMINAL,
     Address,
@@ -286,11 +269,15 @@ class PodWorker:
         name = container["name"]
         if not container.get("command"):
             raise StartError("ImageNotRun", _image_not_run(container))
-        spec, around = await self._spec(container)
+        sources = await self._sources()
+        spec = self._launcher().spec(self.pod, container, sources)
+        around = Surroundings(env=spec.env, cwd=spec.cwd, uid=spec.uid, gid=spec.gid)
         attempts = self._folder / "containers" / name
-        number = len(list(attempts.iterdir())) if attempts.exists() else 0
+        number = max(_numbers(attempts), default=-1) + 1
         if number:
             self._keep_previous_log(name)
+            # The run before is kept for a look; those before it are history.
+            shutil.rmtree(attempts / str(number - 2), ignore_errors=True)
         run = self._runs[name] = Run(attempts / str(number))
         self._around[name] = around
         self._change(name, restarts=number)
@@ -300,73 +287,14 @@ class PodWorker:
         await run.start(spec)
         return run
 
-    def _keep_previous_log(self, name: str) -> None:
-        current = self._logs / f"{name}.log"
-        with contextlib.suppress(FileNotFoundError):
-            current.replace(self._logs / f"{name}.previous.log")
-
-    # What a container's process gets
-
-    async def _spec(self, container: Object) -> tuple[Spec, Surroundings]:
-        sources = await self._sources()
-        place = Place(host_ip=LOOPBACK, pod_ip=LOOPBACK, allocatable=self._host.allocatable)
-        user = user_of(self.pod, container, os.geteuid())
-        volumes = prepare_volumes(self.pod, self._folder / "volumes", sources, place)
-        mounts = mounts_of(container, volumes)
-        work = self._folder / "work"
-        work.mkdir(parents=True, exist_ok=True)
-        link_mounts(mounts, work)
-        base = self._base_variables(work) | volume_variables(volumes)
-        variables = environment(self.pod, container, sources, place, base)
-        variables = {
-            key: value if key in base else translate(value, mounts)
-            for key, value in variables.items()
-        }
-        argv = tuple(translate(word, mounts) for word in arguments(container, variables))
-        cwd = self._working_directory(
-            container, work, translate(container.get("workingDir") or "", mounts)
-        )
-        if user.uid is not None:
-            _give_to(self._folder, user.uid, user.gid or user.uid)
-        self._logs.mkdir(parents=True, exist_ok=True)
-        name = container["name"]
-        spec = Spec(
-            argv=argv,
-            env=variables,
-            cwd=cwd,
-            log=str(self._logs / f"{name}.log"),
-            uid=user.uid,
-            gid=user.gid,
-            cgroup=make_cgroup(f"{self._record.uid}-{name}", container),
+    def _launcher(self) -> Launcher:
+        return Launcher(
+            folder=self._folder,
+            logs=self._logs,
+            allocatable=self._host.allocatable,
+            gpus=self._record.gpus if self._host.devices.count else None,
             log_limit_bytes=self._host.options.log_limit_bytes,
         )
-        return spec, Surroundings(env=variables, cwd=cwd, uid=user.uid, gid=user.gid)
-
-    def _base_variables(self, work: Path) -> dict[str, str]:
-        hostname = self.pod["spec"].get("hostname") or self._record.name
-        variables = {
-            "PATH": PLAIN_PATH,
-            "HOME": str(work),
-            "HOSTNAME": str(hostname)[:63],
-            "LANG": "C.UTF-8",
-            "MAKEWAY_CHECKPOINT_FILE": str(self._checkpoint_file),
-        }
-        if self._host.devices.count:
-            # Without a request, none: a process would otherwise see every GPU of the machine.
-            indices = ",".join(map(str, self._record.gpus))
-            variables["CUDA_VISIBLE_DEVICES"] = indices
-            variables["NVIDIA_VISIBLE_DEVICES"] = indices or "void"
-        return variables
-
-    def _working_directory(self, container: Object, work: Path, wanted: str) -> str:
-        """The machine's own directory if there is one, else a folder of that name below `work`."""
-        if not wanted:
-            return str(work)
-        if Path(wanted).is_dir():
-            return wanted
-        inside = Path(os.path.normpath("/" + wanted)).relative_to("/")
-        (work / inside).mkdir(parents=True, exist_ok=True)
-        return str(work / inside)
 
     async def _sources(self) -> dict[tuple[str, str], Source | None]:
         found: dict[tuple[str, str], Source | None] = {}
@@ -380,6 +308,11 @@ class PodWorker:
                     raise
                 found[kind, name] = None
         return found
+
+    def _keep_previous_log(self, name: str) -> None:
+        current = self._logs / f"{name}.log"
+        with contextlib.suppress(FileNotFoundError):
+            current.replace(self._logs / f"{name}.previous.log")
 
     # Probes
 
@@ -544,7 +477,10 @@ class PodWorker:
         run = self._runs.get(name)
         if run is None:
             return
-        if run.alive:
+        await run.settled()
+        if self._gone:
+            run.kill()
+        elif run.alive:
             self._tell("Normal", "Killing", f"Stopping container {name}")
             told = self._clock.now() if grace_s is not None else self._told_at
             await self._end_process(name, run, told + (grace_s or self._grace_s()))
@@ -644,11 +580,15 @@ class PodWorker:
             sidecar=_is_sidecar(container),
         )
         attempts = self._folder / "containers" / name
-        numbers = sorted(int(each.name) for each in attempts.iterdir()) if attempts.exists() else []
+        numbers = _numbers(attempts)
         if not numbers:
             return state
         self._told_process = True
-        run = self._runs[name] = Run(attempts / str(numbers[-1]))
+        run = Run(attempts / str(numbers[-1]))
+        if run.untouched:
+            shutil.rmtree(run.folder, ignore_errors=True)
+            return msgspec.structs.replace(state, restarts=numbers[-1])
+        self._runs[name] = run
         self._failures[name] = numbers[-1]
         state = msgspec.structs.replace(state, restarts=numbers[-1])
         ended = run.exit
@@ -718,17 +658,13 @@ class PodWorker:
     def _logs(self) -> Path:
         return self._host.home / "logs" / self._record.uid
 
-    @property
-    def _checkpoint_file(self) -> Path:
-        return self._folder / "checkpoint"
-
     async def _watch_checkpoints(self) -> None:
         """The program touches a file when it has saved; the pod then says when that was."""
         seen = _saved_at(self.pod)
         while True:
             await asyncio.sleep(CHECKPOINT_POLL_S)
             try:
-                saved = self._checkpoint_file.stat().st_mtime
+                saved = checkpoint_file(self._folder).stat().st_mtime
             except FileNotFoundError:
                 continue
             if int(saved) > int(seen):
@@ -819,6 +755,10 @@ def _ready_when_done(init: ContainerState) -> ContainerState:
     return msgspec.structs.replace(init, ready=init.ready or init.succeeded)
 
 
+def _numbers(attempts: Path) -> list[int]:
+    return sorted(int(each.name) for each in attempts.iterdir()) if attempts.exists() else []
+
+
 def _is_sidecar(container: Object) -> bool:
     return container.get("restartPolicy") == "Always"
 
@@ -836,13 +776,6 @@ def _read_record(folder: Path) -> Record | None:
         return msgspec.json.decode((folder / "pod.json").read_bytes(), type=Record)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
-
-
-def _give_to(folder: Path, uid: int, gid: int) -> None:
-    """What the pod writes into belongs to whoever it runs as."""
-    for path in [folder, *folder.rglob("*")]:
-        if not path.is_symlink():
-            os.chown(path, uid, gid)
 
 
 def _spoken(seconds: float) -> str:
@@ -872,6 +805,3 @@ def _stopped_with_machine(now: float) -> Object:
         "message": "makeway was stopped on this machine",
         "lastTransitionTime": timestamp(now),
     }
-
-
-__all__ = ["GPU", "Host", "PodWorker", "Record"]

@@ -54,6 +54,7 @@ class Exit(msgspec.Struct, frozen=True):
 class Run:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._starting: asyncio.Future[None] | None = None
 
     @property
     def started(self) -> Started | None:
@@ -66,24 +67,43 @@ class Run:
         return None if content is None else msgspec.json.decode(content, type=Exit)
 
     async def start(self, spec: Spec) -> None:
-        """Returns when the process runs, or when it is known that it cannot."""
+        """Returns when the process runs, or when it is known that it cannot.
+
+        Whoever is cancelled meanwhile leaves a start that goes on; `settled()` waits for it.
+        """
+        self._starting = asyncio.ensure_future(self._start(spec))
+        await asyncio.shield(self._starting)
+
+    async def settled(self) -> None:
+        if self._starting is not None:
+            await asyncio.wait({self._starting})
+
+    @property
+    def untouched(self) -> bool:
+        """Asked for, but neither started nor ended: the server went down in between."""
+        return self.started is None and self.exit is None
+
+    async def _start(self, spec: Spec) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "spec.json").write_bytes(msgspec.json.encode(spec))
-        # -I -S: no user's environment, no site packages; that is what makes it quick.
-        launcher = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            "-S",
-            str(SHIM),
-            str(self.folder),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        _, complaint = await launcher.communicate()
-        if launcher.returncode or not (self.started or self.exit):
-            said = complaint.decode(errors="replace").strip().rpartition("\n")[2]
-            self._note_exit(Exit(128, 0.0, f"the process could not be started: {said}"))
+        # A file, not a pipe: a pipe would stay open as long as anything holds its other end.
+        with (self.folder / "shim.err").open("wb") as complaints:
+            # -I -S: no user's environment, no site packages; that is what makes it quick.
+            launcher = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                str(SHIM),
+                str(self.folder),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=complaints,
+            )
+            await launcher.wait()
+        if launcher.returncode or self.untouched:
+            said = (self.folder / "shim.err").read_text(errors="replace").strip()
+            why = said.rpartition("\n")[2] or f"exit code {launcher.returncode}"
+            self._note_exit(Exit(128, 0.0, f"the process could not be started: {why}"))
 
     @property
     def alive(self) -> bool:

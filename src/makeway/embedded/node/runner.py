@@ -18,7 +18,6 @@ from makeway.embedded.node.machine import (
     Devices,
     NodeOptions,
     capacity,
-    conditions,
     gpu_names,
     node_object,
 )
@@ -184,13 +183,6 @@ class LocalNode:
                 "spec": spec,
             }
             await self._client.create(LEASES, lease)
-
-
-def not_ready(now: float) -> Object:
-    """What the node says of itself when it is stopped."""
-    entry = next(each for each in conditions(now) if each["type"] == "Ready")
-    said = {"status": "False", "reason": "KubeletNotReady", "message": "makeway was stopped"}
-    return {"status": {"conditions": [{**entry, **said}]}}
 
 
 async def run_node(

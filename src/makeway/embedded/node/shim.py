@@ -28,6 +28,8 @@ START_FAILED = 128
 
 
 def main(folder: str) -> int:
+    # Whatever the server had open is not ours to keep open.
+    os.closerange(3, 4096)
     with open(os.path.join(folder, "spec.json"), "rb") as file:  # noqa: PTH118, PTH123
         spec = json.load(file)
     ready, told = os.pipe()
@@ -115,15 +117,28 @@ def _become(spec: dict, out: int, err: int) -> None:  # type: ignore[type-arg]
             file.write("0")
     os.dup2(out, 1)
     os.dup2(err, 2)
+    # Before the change of user: the home is closed to others, its own folder is not.
+    os.chdir(spec["cwd"])
     if spec.get("uid") is not None:
         os.setgroups([])
         os.setgid(spec.get("gid", spec["uid"]))
         os.setuid(spec["uid"])
-    os.chdir(spec["cwd"])
     os.umask(0o022)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
-    os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
+    # Not execvpe: it imports a module first, which another user may not be allowed to read.
+    os.execve(_program(spec), spec["argv"], spec["env"])
+
+
+def _program(spec: dict) -> str:  # type: ignore[type-arg]
+    name: str = spec["argv"][0]
+    if "/" in name:
+        return name
+    for folder in spec["env"].get("PATH", "").split(":"):
+        path = os.path.join(folder, name)  # noqa: PTH118
+        if os.path.isfile(path) and os.access(path, os.X_OK):  # noqa: PTH113
+            return path
+    raise FileNotFoundError(name)
 
 
 def _complaint(spec: dict, error: BaseException) -> str:  # type: ignore[type-arg]

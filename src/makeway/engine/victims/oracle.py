@@ -16,7 +16,7 @@ from makeway.engine.filters import depends_on_neighbours
 from makeway.engine.nodes import Mask
 from makeway.engine.placement import Demand, Placer, Shortfall
 from makeway.engine.victims import separable
-from makeway.engine.victims.roster import Roster
+from makeway.engine.victims.roster import Roster, lift
 from makeway.engine.victims.search import Chosen, Cover
 from makeway.model.workload import Placed, WorkloadId
 
@@ -82,10 +82,7 @@ class RoomOracle:
         """Where the demand goes once these are gone."""
         with self.table.what_if():
             for i in self._outermost(gone):
-                for pod in self.roster.candidates[self.units[i]].pods:
-                    row = self.table.row_of.get(pod.node) if pod.node is not None else None
-                    if row is not None:
-                        self.table.lift(pod, row)
+                lift(self.table, self.roster.candidates[self.units[i]])
             return self.placer.place(self.demands)
 
     def legal(self, gone: Chosen) -> bool:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from makeway.engine.nodes import Mask, NodeTable, Rows
+from makeway.model.node import NodeName
 from makeway.model.workload import Pod, Workload, WorkloadId
 
 
@@ -23,9 +24,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     whole: bool  # the workload falls; False: only these pods
     loss_ms: int
     started_at: float
-    budgets: tuple[
-        str, ...
-    ] = ()  # disruption budgets that its eviction draws on, once for each pod
+    promised: tuple[tuple[NodeName, Rows], ...] = ()  # room kept for its pods to come
+    budgets: tuple[str, ...] = ()  # disruption budgets it draws on, once for each pod
     protected: str = ""  # why it is safe from everybody, as a sentence
 
 
@@ -75,7 +75,7 @@ class Roster:
 
     def _room(self, candidate: Candidate) -> Iterable[tuple[int, Rows]]:
         row_of, need = self.table.row_of, self.table.need
-        if len(candidate.pods) == 1:
+        if len(candidate.pods) == 1 and not candidate.promised:
             pod = candidate.pods[0]
             row = row_of.get(pod.node) if pod.node is not None else None
             return () if row is None else ((row, need(pod.shape)),)
@@ -84,6 +84,10 @@ class Roster:
             row = row_of.get(pod.node) if pod.node is not None else None
             if row is not None:
                 room[row] = need(pod.shape) + room[row] if row in room else need(pod.shape)
+        for name, amount in candidate.promised:
+            row = row_of.get(name)
+            if row is not None:
+                room[row] = _widened(amount, len(self.table.columns)) + room.get(row, 0)
         return room.items()
 
     def freed(self, gone: Mask, columns: Rows) -> Rows:
@@ -93,6 +97,18 @@ class Roster:
         np.cumsum(given, axis=0, out=running[1:])
         result: Rows = running[self.row_start[1:]] - running[self.row_start[:-1]]
         return result
+
+
+def lift(table: NodeTable, candidate: Candidate) -> None:
+    """Inside a what-if: the unit is gone, with its pods and with the room kept for those to come."""
+    for pod in candidate.pods:
+        row = table.row_of.get(pod.node) if pod.node is not None else None
+        if row is not None:
+            table.lift(pod, row)
+    for name, amount in candidate.promised:
+        row = table.row_of.get(name)
+        if row is not None:
+            table.take(row, -amount)
 
 
 def _pod_priority(candidate: Candidate) -> int:

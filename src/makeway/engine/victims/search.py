@@ -12,7 +12,7 @@ gone. Goes out: the best set found, a lower bound of its loss, and how many step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -74,19 +74,18 @@ def cheapest(units: Sequence[Unit], oracle: Oracle, budget: int = BUDGET) -> Fou
     everything = frozenset(range(len(units)))
     if not units or not search.fits(everything):
         return None
-    allowed = search.lowest_ceiling(everything)
-    best, floor_ms = search.good_set(allowed)
-    best, bound_ms = search.improve(allowed, best)
-    floor_ms = max(floor_ms, bound_ms)
-    if best is None:
-        return None
-    loss_ms = search.loss(best)
-    return Found(
-        chosen=tuple(sorted(best, key=lambda i: units[i].rank)),
-        loss_ms=loss_ms,
-        bound_ms=min(floor_ms, loss_ms),
-        steps=search.steps,
-    )
+    for allowed in search.rising_ceilings():
+        best, floor_ms = search.good_set(allowed)
+        best, bound_ms = search.improve(allowed, best)
+        if best is not None:
+            loss_ms = search.loss(best)
+            return Found(
+                chosen=tuple(sorted(best, key=lambda i: units[i].rank)),
+                loss_ms=loss_ms,
+                bound_ms=min(max(floor_ms, bound_ms), loss_ms),
+                steps=search.steps,
+            )
+    return None
 
 
 class _Search:
@@ -125,17 +124,18 @@ class _Search:
 
     # --- the steps ---
 
-    def lowest_ceiling(self, everything: Chosen) -> Chosen:
-        """All units up to the lowest priority with which it still fits. Fitting is monotone, so halving finds it."""
+    def rising_ceilings(self) -> Iterator[Chosen]:
+        """All units up to the lowest priority with which it fits, then up to the next: where the sets that fit are not legal."""
         bands = sorted({unit.band for unit in self.units})
         low, high = 0, len(bands) - 1
-        while low < high:
+        while low < high:  # fitting is monotone, so halving finds it
             middle = (low + high) // 2
             if self.fits(self._up_to(bands[middle])):
                 high = middle
             else:
                 low = middle + 1
-        return self._up_to(bands[low])
+        for band in bands[low:]:
+            yield self._up_to(band)
 
     def _up_to(self, band: int) -> Chosen:
         return frozenset(i for i, unit in enumerate(self.units) if unit.band <= band)
@@ -174,10 +174,11 @@ class _Search:
         return (unit.violations, unit.loss_ms, 0 if unit.part_of is None else -1, unit.rank)
 
     def minimal(self, chosen: Chosen) -> Chosen:
-        """Without every unit that is not needed, the dearest spared first."""
+        """Without every unit that is not needed, the dearest spared first. A legal set stays legal on the way."""
+        was_legal = self.oracle.legal(chosen)
         for i in sorted(chosen, key=self._dearness, reverse=True):
             without = chosen - {i}
-            if self.fits(without):
+            if self.fits(without) and (not was_legal or self.oracle.legal(without)):
                 chosen = without
         return frozenset(self.effective(chosen))
 

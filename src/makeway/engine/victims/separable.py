@@ -62,6 +62,8 @@ def propose(
     now = np.maximum((roster.table.free[:, asked] // need[asked]).min(axis=1), 0)
     already = np.minimum(np.where(suits, now, 0), count)
     short = count - int(already.sum())
+    if short <= 0:
+        return Proposal(units=(), bound_ms=0, exact=True)
     if int(most.sum()) < count:
         return None
     rows = np.flatnonzero(most > already)

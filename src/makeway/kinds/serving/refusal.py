@@ -23,7 +23,7 @@ class Cause(NamedTuple):
         )
 
 
-class Refusal(Exception):  # noqa: N818  an answer, in the domain's own word
+class Refusal(Exception):
     """A request that is answered with a `Status` instead of an object."""
 
     def __init__(self, code: int, reason: str, message: str, *, details: Obj | None = None) -> None:
@@ -45,8 +45,8 @@ class Refusal(Exception):  # noqa: N818  an answer, in the domain's own word
         }
         if not self.reason:
             del body["reason"]
-        if self.details:
-            body["details"] = self.details
+        # Also when empty: some commands of kubectl look into it without asking whether it is there.
+        body["details"] = self.details
         return body
 
 

@@ -33,6 +33,7 @@ from makeway.kinds.serving.conversion import (
     PodGroupV1Alpha2,
     WorkloadV1Beta1,
 )
+from makeway.kinds.serving.custom import DefinitionRules
 from makeway.kinds.serving.events import EventRules
 from makeway.kinds.serving.kind import Conversion, Kind, Scale, Version
 from makeway.kinds.serving.kueue import (
@@ -57,7 +58,6 @@ from makeway.kinds.serving.replicas import (
 
 _CORE = "io.k8s.api.core.v1"
 _KUEUE_DEPRECATED = "This version is deprecated. Use v1beta2 instead."
-_STATUS_ONLY = ("get", "patch", "update")
 _REPLICAS = Scale()
 
 
@@ -220,8 +220,6 @@ def _core() -> tuple[Kind, ...]:
                 ("binding", "Binding", ("create",)),
                 ("eviction", "Eviction", ("create",)),
                 ("log", "Pod", ("get",)),
-                ("ephemeralcontainers", "Pod", _STATUS_ONLY),
-                ("resize", "Pod", _STATUS_ONLY),
             ),
             fields={
                 "spec.nodeName": ("spec", "nodeName"),
@@ -607,6 +605,7 @@ def _rest() -> tuple[Kind, ...]:
             short_names=("crd", "crds"),
             categories=("api-extensions",),
             status=True,
+            rules=DefinitionRules(),
         ),
         Kind(
             "coordination.k8s.io",

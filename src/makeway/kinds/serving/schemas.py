@@ -133,7 +133,7 @@ class Definitions:
         if kind == "boolean":
             return bool
         if kind == "integer":
-            low, high = _INTEGER_RANGE[schema.get("format", "int64")]
+            low, high = _integer_range(schema)
             return Annotated[int, msgspec.Meta(ge=low, le=high)]
         if kind == "number":
             return float
@@ -235,6 +235,10 @@ class Definitions:
 _INTEGER_RANGE = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 
 
+def _integer_range(schema: Schema) -> tuple[int, int]:
+    return _INTEGER_RANGE.get(schema.get("format", "int64"), _INTEGER_RANGE["int64"])
+
+
 class _WrongTypeError(Exception):
     pass
 
@@ -254,7 +258,7 @@ def _check_scalar(kind: str | None, schema: Schema, value: Any, where: str) -> N
         go_type = schema.get("format", "int64")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise wrong(go_type)
-        low, high = _INTEGER_RANGE[go_type]
+        low, high = _integer_range(schema)
         if value != int(value) or not low <= value <= high:
             raise wrong(go_type, f"number {value}")
     if kind == "number" and (isinstance(value, bool) or not isinstance(value, int | float)):

@@ -1,0 +1,250 @@
+"""Kinds that users bring: from a CustomResourceDefinition to a row of the registry.
+
+Structure, defaults, enumerations, patterns and bounds of the definition's schema are honoured, and its printer
+columns. Rules in CEL are not evaluated, and versions are converted by name only; both are said as a warning when
+the definition is applied. A definition of a kind that is built in is stored and otherwise ignored: the built-in
+one serves it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+from makeway.control.clock import timestamp
+from makeway.kinds.serving.columns import AGE, NAME, NAME_AND_AGE, Cell, Column, since
+from makeway.kinds.serving.kind import Context, Kind, Rules, Scale, Version
+from makeway.kinds.serving.names import metadata_causes, subdomain_problems
+from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required
+from makeway.kinds.serving.schemas import OBJECT_META, PREFIX, Schema, definitions
+from makeway.kinds.serving.structure import structural_causes
+
+
+class DefinitionRules(Rules):
+    """CustomResourceDefinitions themselves."""
+
+    def default(self, obj: Obj) -> None:
+        spec = obj.setdefault("spec", {})
+        names = spec.setdefault("names", {})
+        kind = str(names.get("kind") or "")
+        names.setdefault("singular", kind.lower())
+        names.setdefault("listKind", f"{kind}List")
+        spec.setdefault("conversion", {"strategy": "None"})
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        causes = metadata_causes(obj, subdomain_problems)
+        spec = obj["spec"]
+        expected = f"{spec['names'].get('plural')}.{spec.get('group')}"
+        if obj["metadata"].get("name") != expected:
+            why = 'must be spec.names.plural+"."+spec.group'
+            causes.append(invalid_value("metadata.name", obj["metadata"].get("name"), why))
+        for field in ("group", "versions", "scope"):
+            if not spec.get(field):
+                causes.append(required(f"spec.{field}"))
+        stored = [version for version in spec.get("versions") or [] if version.get("storage")]
+        if len(stored) != 1:
+            why = "must have exactly one version marked as storage version"
+            causes.append(invalid_value("spec.versions", len(stored), why))
+        return causes
+
+    def create(self, obj: Obj, context: Context) -> None:
+        if _has_rules(obj["spec"]):
+            context.warnings.append(
+                "the x-kubernetes-validations of this definition are not evaluated here"
+            )
+        obj["status"] = _accepted(obj, context.now)
+
+    def initial_status(self, obj: Obj) -> Obj | None:
+        status: Obj | None = obj.get("status")
+        return status
+
+
+def _has_rules(schema: Any) -> bool:
+    if isinstance(schema, dict):
+        return "x-kubernetes-validations" in schema or any(
+            _has_rules(value) for value in schema.values()
+        )
+    return isinstance(schema, list) and any(_has_rules(item) for item in schema)
+
+
+def _accepted(obj: Obj, now: float) -> Obj:
+    def condition(kind: str, reason: str, message: str) -> Obj:
+        return {
+            "type": kind,
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": timestamp(now),
+        }
+
+    return {
+        "acceptedNames": obj["spec"]["names"],
+        "storedVersions": [
+            v["name"] for v in obj["spec"].get("versions") or [] if v.get("storage")
+        ],
+        "conditions": [
+            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
+            condition(
+                "Established", "InitialNamesAccepted", "the initial names have been accepted"
+            ),
+        ],
+    }
+
+
+# ---- from a definition to a kind --------------------------------------------------------------------
+
+
+class CustomRules(Rules):
+    def __init__(self, definition: str) -> None:
+        self._definition = definition
+
+    def default(self, obj: Obj) -> None:
+        _fill_defaults(definitions().get(self._definition), obj)
+
+    def validate(self, obj: Obj) -> list[Cause]:
+        causes = metadata_causes(obj, subdomain_problems)
+        return causes + structural_causes(self._definition, obj, has_rules=False)
+
+
+def _fill_defaults(schema: Schema, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, inner in (schema.get("properties") or {}).items():
+            if name not in value and "default" in inner:
+                value[name] = copy.deepcopy(inner["default"])
+            if name in value and "$ref" not in inner:
+                _fill_defaults(inner, value[name])
+        extra = schema.get("additionalProperties")
+        if isinstance(extra, dict):
+            for item in value.values():
+                _fill_defaults(extra, item)
+    elif isinstance(value, list):
+        for item in value:
+            _fill_defaults(schema.get("items") or {}, item)
+
+
+def kind_from(definition: Obj) -> Kind:
+    spec = definition["spec"]
+    names, group = spec["names"], spec["group"]
+    served = [version for version in spec["versions"] if version.get("served", True)]
+    # The stored version stands first: that is how a Kind tells it.
+    served.sort(key=lambda version: not version.get("storage"))
+    stored = next((v for v in spec["versions"] if v.get("storage")), served[0])
+    subresources = stored.get("subresources") or {}
+    scale = subresources.get("scale")
+    return Kind(
+        group,
+        names["kind"],
+        names["plural"],
+        tuple(_version(group, names["kind"], version) for version in served),
+        namespaced=spec.get("scope") != "Cluster",
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        singular=names.get("singular") or "",
+        status="status" in subresources,
+        scale=_scale(scale) if scale else None,
+        builtin=False,
+        rules=CustomRules(_definition_name(group, names["kind"], stored["name"])),
+    )
+
+
+def _definition_name(group: str, kind: str, version: str) -> str:
+    return ".".join([*reversed(group.split(".")), version, kind])
+
+
+def _version(group: str, kind: str, version: Obj) -> Version:
+    name = _definition_name(group, kind, version["name"])
+    schema = copy.deepcopy((version.get("schema") or {}).get("openAPIV3Schema") or {})
+    schema.setdefault("type", "object")
+    properties = schema.setdefault("properties", {})
+    properties["metadata"] = {"$ref": f"{PREFIX}{OBJECT_META}"}
+    for field in ("apiVersion", "kind"):
+        properties.setdefault(field, {"type": "string"})
+    gvk = {"group": group, "version": version["name"], "kind": kind}
+    schema["x-kubernetes-group-version-kind"] = [gvk]
+    definitions().add(name, schema)
+    columns = tuple(_column(column) for column in version.get("additionalPrinterColumns") or [])
+    warning = version.get("deprecationWarning") or f"{group}/{version['name']} {kind} is deprecated"
+    return Version(
+        version["name"],
+        name,
+        (NAME, *columns) if columns else NAME_AND_AGE,
+        deprecation=warning if version.get("deprecated") else "",
+    )
+
+
+def _scale(scale: Obj) -> Scale:
+    def steps(field: str) -> tuple[str, ...]:
+        return tuple(step for step in str(scale.get(field) or "").split(".") if step)
+
+    return Scale(steps("specReplicasPath"), steps("statusReplicasPath"), steps("labelSelectorPath"))
+
+
+# ---- printer columns --------------------------------------------------------------------------------
+
+_STEP = re.compile(
+    r"""\.?(?P<name>[A-Za-z0-9_-]+(?:\\\.[A-Za-z0-9_/-]+)*)   # .name, with dots escaped
+    | \[\s*['"](?P<quoted>[^'"]+)['"]\s*\]                    # ['name']
+    | \[(?P<index>-?\d+|\*)\]                                 # [0] or [*]
+    | \[\?\(@\.(?P<key>[\w.-]+)\s*==\s*['"](?P<value>[^'"]*)['"]\)\]""",
+    re.VERBOSE,
+)
+
+
+def find(obj: Any, path: str) -> list[Any]:
+    """Values at a JSONPath of the kind that printer columns use."""
+    found = [obj]
+    at = 0
+    while at < len(path):
+        step = _STEP.match(path, at)
+        if not step:
+            return []
+        found = [inner for value in found for inner in _follow(value, step)]
+        at = step.end()
+    return found
+
+
+def _follow(value: Any, step: re.Match[str]) -> list[Any]:
+    name = step["quoted"] or (step["name"] or "").replace("\\.", ".")
+    if name:
+        return [value[name]] if isinstance(value, dict) and value.get(name) is not None else []
+    if not isinstance(value, list):
+        return []
+    if step["key"]:
+        wanted = step["key"].split(".")
+        return [item for item in value if _at(item, wanted) == step["value"]]
+    if step["index"] == "*":
+        return value
+    index = int(step["index"])
+    return [value[index]] if -len(value) <= index < len(value) else []
+
+
+def _at(value: Any, steps: list[str]) -> Any:
+    for step in steps:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _column(column: Obj) -> Column:
+    path, kind = column["jsonPath"].strip("{}"), column.get("type", "string")
+    if path == ".metadata.creationTimestamp":
+        return AGE._replace(name=column["name"])
+
+    def cell(obj: Obj, now: float) -> Cell:
+        values = find(obj, path)
+        if not values:
+            return None
+        if kind == "date":
+            return since(str(values[0]), now)
+        if len(values) == 1 and isinstance(values[0], str | int | bool):
+            return values[0]
+        return ",".join(str(value) for value in values)
+
+    return Column(
+        column["name"],
+        cell,
+        kind,
+        column.get("format", ""),
+        wide=int(column.get("priority") or 0) > 0,
+        description=column.get("description", ""),
+    )

@@ -1,0 +1,1 @@
+"""Victim sets against an exact solver."""
