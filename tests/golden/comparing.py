@@ -43,6 +43,7 @@ class Comparison:
     def __init__(self) -> None:
         self._uids: dict[str, str] = {}
         self._before: dict[Key, tuple[Any, Any]] = {}
+        self.being_deleted: set[str] = set()  # pods on the recorded side, over the steps
 
     def facts(self, step: str, want: Facts, got: Facts) -> list[Outcome]:
         outcomes = []
@@ -129,13 +130,7 @@ class Comparison:
         return [] if want == got else [Leaf(path, want, got)]
 
     def _lines(self, want: list[Any], got: list[Any], path: str) -> list[Leaf]:
-        """Lines that are on one side only, paired in order."""
-        if len(want) == len(got):
-            return [
-                leaf
-                for number, (one, other) in enumerate(zip(want, got, strict=True))
-                for leaf in self.leaves(one, other, f"{path}[{number}]")
-            ]
+        """Lines that are on one side only, each beside the one that it most likely stands for."""
         missing = list(want)
         more = []
         for line in got:
@@ -144,12 +139,25 @@ class Comparison:
                 more.append(line)
             else:
                 missing.remove(same)
-        longest = max(len(missing), len(more))
-        missing += [ABSENT] * (longest - len(missing))
-        more += [ABSENT] * (longest - len(more))
-        return [
-            Leaf(f"{path}[]", one, other) for one, other in zip(missing, more, strict=True)
-        ]
+        found = []
+        for line in missing:
+            like = next((m for m in more if self._alike(line, m)), None)
+            if like is None:
+                like = more[0] if more and not isinstance(line, str) else ABSENT
+            if like != ABSENT:
+                more.remove(like)
+            found += self.leaves(line, like, f"{path}[]")
+        return found + [Leaf(f"{path}[]", ABSENT, line) for line in more]
+
+    def _alike(self, want: Any, got: Any) -> bool:
+        """The same row, event or field with something else in it."""
+        if not isinstance(want, str) or not isinstance(got, str):
+            return False
+        want = self._resolved(want, got)
+        nothing = wanted.Context({}, {})
+        return bool(wanted.reason(Key("line", ""), "", want, got, nothing)) or (
+            want.split()[:2] == got.split()[:2]
+        )
 
     def _resolved(self, want: str, got: str) -> str:
         """The recorded text with our uids, where the two begin alike."""
@@ -159,7 +167,7 @@ class Comparison:
             return want
         pattern = "(<uid [^>]*>+)".join(map(re.escape, UNKNOWN_UID.split(want)))
         found = re.match(pattern, got)
-        if not found or set(found.groups()) & set(self._uids.values()):
+        if not found:
             return want
         self._uids.update(zip(unknown, found.groups(), strict=True))
         return UNKNOWN_UID.sub(lambda m: self._uids[m.group()], want)

@@ -97,6 +97,11 @@ def of_objects(outcome: Json) -> Facts:
     return facts
 
 
+def shown_kinds(outcome: Json) -> set[str]:
+    """The kinds that a step's recording shows at all."""
+    return {kind for plural, kind in KINDS.items() if plural in outcome}
+
+
 def of_object(kind: str, obj: Json) -> Facts:
     about = title(kind, obj)
     if obj.get("unchanged"):
@@ -282,10 +287,14 @@ def of_command(number: int, run: str, exit_code: int | None, out: list[str], err
     about = run.split(" '#")[0]
     facts: Facts = {Key("command", about, f"{number} exit code"): exit_code}
     if out and not table(run):
-        facts[Key("command", about, f"{number} says")] = out
+        facts[Key("command", about, f"{number} says")] = _words(out)
     if err:
-        facts[Key("command", about, f"{number} complains")] = err
+        facts[Key("command", about, f"{number} complains")] = _words(err)
     return facts
+
+
+def _words(lines: list[str]) -> list[str]:
+    return [words for line in lines if (words := " ".join(line.split()))]
 
 
 # ---- texts -------------------------------------------------------------------------------------------
@@ -355,8 +364,10 @@ def _section(name: str, lines: list[str]) -> list[str]:
     lines = [
         re.sub(r"(Time Seconds:) \d+", r"\1 <n>", line)
         for line in lines
-        if not line.startswith("Resource Version:")
+        if not line.startswith(("Resource Version:", "Container ID:", "Image ID:"))
     ]
+    if name == "Conditions":
+        return sorted(lines)
     return _conditions_by_type(lines) if name == "Status" else lines
 
 
@@ -428,7 +439,7 @@ def of_marks(marks: list[Mark]) -> Facts:
         if not life or life[-1] != mark.what:
             life.append(mark.what)
     for about, life in lives.items():
-        facts[Key("order", about, "life")] = life
+        facts[Key("order", about, "life")] = ", ".join(life)
     facts.update(_let_go_before_take(marks))
     return facts
 
@@ -474,9 +485,9 @@ TELLING = (
 )
 
 
-def marks_of_timeline(lines: list[str]) -> list[Mark]:
+def marks_of_timeline(lines: list[str], being_deleted: set[str]) -> list[Mark]:
+    """A recorded timeline's marks. A deletion is marked once: its time is written again when the kubelet is done."""
     marks: list[Mark] = []
-    gone: set[str] = set()
     for line in lines:
         found = LINE.match(line)
         if not found:
@@ -487,15 +498,15 @@ def marks_of_timeline(lines: list[str]) -> list[Mark]:
             continue
         if sign == "+":
             marks.append(Mark(about, "created"))
-            gone.discard(about)
+            being_deleted.discard(about)
         elif sign == "-":
             marks.append(Mark(about, "gone"))
         else:
             for telling_kind, pattern, what in TELLING:
                 if telling_kind == kind and pattern.search(rest):
-                    if what == "deleting" and about in gone:
+                    if what == "deleting" and about in being_deleted:
                         continue
                     if what == "deleting":
-                        gone.add(about)
+                        being_deleted.add(about)
                     marks.append(Mark(about, what))
     return marks

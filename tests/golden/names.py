@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
+
+import yaml
 
 from tests.golden.recording import Json, Situation
 
@@ -25,6 +28,7 @@ UID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 SUFFIX = re.compile(r"([a-z0-9][a-z0-9.-]*)-<r(\d+)>")
 HASH = re.compile(r"<h\d+>")
 RECORDED_UID = re.compile(r"<uid:\d+>")
+NODE_NAME = re.compile(r"(?<![\w.-])[a-z0-9][\w.-]*[\w](?![\w.-])")
 PRETENDED = re.compile(r"makeway\.dev/pretend-(grace|ready|start|exit-code)")
 
 DESCRIBED = {
@@ -39,7 +43,7 @@ DESCRIBED = {
 
 def plain(text: str) -> str:
     """Both sides: ages in one form, addresses out of the way."""
-    text = INVALID_AGE.sub("<age>", text)
+    text = INVALID_AGE.sub("<age>", AGE.sub("<age>", text))
     return ADDRESS.sub("<ip>", REPEATED.sub("<age>", text))
 
 
@@ -56,13 +60,64 @@ class RecordedNames:
             for base, found in numbers.items()
             for rank, number in enumerate(sorted(found), 1)
         }
+        self._matched: set[str] = set()
         self._owners: dict[str, str] = {}
+        self._alike = _interchangeable_nodes(situation)
+        self._nodes: dict[str, str] = {}
+        if situation.uses_kueue:
+            # Kueue does not choose nodes: there the equal ones need not be told apart at all.
+            self._nodes = {name: f"<node like {min(_equal(self._alike, name))}>" for name in self._alike}
         for step in situation.steps:
             self._learn(step.outcome)
 
     def of(self, text: str) -> str:
         text = HASH.sub("<h>", SUFFIX.sub(self._suffix, text))
+        text = self.nodes(text)
         return plain(RECORDED_UID.sub(lambda m: self._owners.get(m.group(), m.group()), text))
+
+    def nodes(self, text: str) -> str:
+        """Which of two equal nodes a pod goes to is luck."""
+        return NODE_NAME.sub(lambda m: self._nodes.get(m.group(), m.group()), text)
+
+    def match_pods(self, outcome: Json, got: Json) -> None:
+        """Which of an owner's equal pods was placed first is luck: those in the same state stand for each other."""
+        theirs: dict[str, list[tuple[Any, int]]] = {}
+        for pod in outcome.get("pods") or ():
+            found = SUFFIX.fullmatch(pod["metadata"]["name"])
+            if found and found.group() not in self._matched and not pod.get("unchanged"):
+                self._matched.add(found.group())
+                theirs.setdefault(found.group(1), []).append((_state(pod), int(found.group(2))))
+        ours: dict[str, list[tuple[Any, int]]] = {}
+        for pod in got.get("pods") or ():
+            found = SUFFIX.fullmatch(pod["metadata"]["name"])
+            if found and f"ours {found.group()}" not in self._matched:
+                self._matched.add(f"ours {found.group()}")
+                ours.setdefault(found.group(1), []).append((_state(pod), int(found.group(2))))
+        for base, pods in theirs.items():
+            mine = sorted(ours.get(base) or ())
+            for (_, number), (_, rank) in zip(sorted(pods), mine, strict=False):
+                self._swap(base, number, rank)
+
+    def _swap(self, base: str, number: int, rank: int) -> None:
+        """Give a recorded pod another rank; who had that one takes its."""
+        before = self._rank[base, number]
+        for key, taken in self._rank.items():
+            if key[0] == base and taken == rank:
+                self._rank[key] = before
+        self._rank[base, number] = rank
+
+    def match_nodes(self, outcome: Json, got: Json) -> None:
+        """The first pod on one of several equal nodes decides which of ours stands for it."""
+        ours = {self._about(pod): _node(pod) for pod in got.get("pods") or ()}
+        for pod in outcome.get("pods") or ():
+            theirs, mine = _node(pod), ours.get(self.of(self._about(pod)), "")
+            if not theirs or not mine or theirs in self._nodes or mine in self._nodes.values():
+                continue
+            if self._alike.get(theirs) == self._alike.get(mine):
+                self._nodes[theirs] = mine
+
+    def _about(self, pod: Json) -> str:
+        return f"{pod['metadata'].get('namespace')}/{pod['metadata']['name']}"
 
     def deep(self, value: Any) -> Any:
         return deep(value, self.of)
@@ -98,10 +153,40 @@ class RecordedNames:
             self._owners[uid] = f"<uid {kind} {namespace}/{name}>"
 
 
+def _equal(nodes: dict[str, str], name: str) -> list[str]:
+    return [other for other, form in nodes.items() if form == nodes[name]]
+
+
+def _state(pod: Json) -> tuple[bool, str]:
+    return (not _node(pod), str((pod.get("status") or {}).get("phase")))
+
+
+def _node(pod: Json) -> str:
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _interchangeable_nodes(situation: Situation) -> dict[str, str]:
+    """Each node with what tells it from others, its name left out."""
+    found: dict[str, str] = {}
+    for file in sorted(situation.path.glob("[0-9]*.yaml")):
+        try:
+            documents = list(yaml.safe_load_all(file.read_text()))
+        except yaml.YAMLError:
+            continue
+        for node in documents:
+            if not isinstance(node, dict) or node.get("kind") != "Node":
+                continue
+            meta = node["metadata"]
+            labels = {k: v for k, v in (meta.get("labels") or {}).items() if v != meta["name"]}
+            found[meta["name"]] = json.dumps([labels, node.get("spec"), node.get("status")])
+    return found
+
+
 class OurNames:
     """Our objects' names and uids in the same form, learned as they are created."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Callable[[str], str] = str) -> None:
+        self.nodes = nodes
         self._names: dict[str, str] = {}  # real name -> common form
         self._uids: dict[str, str] = {}
         self._counts: dict[str, int] = {}
@@ -134,11 +219,11 @@ class OurNames:
             text = self._pattern.sub(lambda m: self._names[m.group()], text)
         text = UID.sub(lambda m: self._uids.get(m.group(), m.group()), text)
         text = LONG_TIME.sub("<time>", TIME.sub("<time>", text))
-        return plain(SECONDS.sub("<n>", text))
+        return plain(SECONDS.sub("<n>", self.nodes(text)))
 
     def of_text(self, text: str) -> str:
-        """What kubectl printed: there are ages in it, and names of events."""
-        text = AGE.sub("<age>", EVENT_NAME.sub(".<event>", self.of(text)))
+        """What kubectl printed: there are names of events in it, and our steering."""
+        text = EVENT_NAME.sub(".<event>", self.of(text))
         text = re.sub(r"makeway\.dev/pretend-grace(: \"?|\":\")(\d+)s", r"golden/grace\1\2", text)
         return plain(PRETENDED.sub(r"golden/\1", text))
 

@@ -88,6 +88,9 @@ class Situation(NamedTuple):
         if name not in CONFIGURATIONS:
             raise ValueError(f"{self.path}/README.md: no configuration is called {name!r}")
         ours = f"victims: {victims or VICTIMS[self.program]}"
+        if self.program != "koordinator":
+            # The default scheduler of a cluster prefers the emptiest node.
+            ours += ", spread: true"
         if self.program == "kube-scheduler":
             ours += ", schedulerNames: [default-scheduler]"
         return parse(f"{CONFIGURATIONS[name]}\nmakeway: {{{ours}}}", where=str(self.path))

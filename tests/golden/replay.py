@@ -55,19 +55,25 @@ class Replay:
     def __init__(self, situation: Situation, box: Machine, folder: Path) -> None:
         self.situation = situation
         self.box = box
-        self.names = OurNames()
         self.recorded = RecordedNames(situation)
+        # Where equal nodes share a name in the recording, they do so here.
+        shared = self.recorded.nodes if situation.uses_kueue else str
+        self.names = OurNames(shared)
         self.changes: list[Change] = []
         self._folder = folder
         self._store = box.server.app.store
         self._learned = self._store.version
         self._last_step_at = 0.0
         self._recorded_state: dict[str, Any] = {}
+        self._created: set[str] = set()
 
     async def step(self, step: Step) -> Json:
         """Do what was done, wait until it is over, and look."""
         await self._next_second()
         before = self._store.version
+        anew = self._begins_anew(step)
+        if anew:
+            await self._clear()
         commands = [await self._do(command) for command in step.commands]
         await self._over(step)
         self.changes = self._store.changes_since(before)
@@ -79,6 +85,7 @@ class Replay:
             self._learn()
         return {
             "commands": commands,
+            "anew": anew,
             "marks": self._marks(self.changes),
             "newEvents": self._events(self.changes),
             "repeatedEvents": self._events(self.changes, again=True),
@@ -96,6 +103,29 @@ class Replay:
             ]
             for plural, kind in KINDS.items()
         }
+
+    # ---- beginning anew
+
+    def _begins_anew(self, step: Step) -> bool:
+        """The recorder cleared the cluster between the parts of a situation: what was there is created again."""
+        created = {
+            line.removesuffix(" created")
+            for command in step.commands
+            for line in command.stdout
+            if line.endswith(" created") and line.startswith(("node/", "namespace/"))
+        }
+        anew = bool(created & self._created)
+        self._created = created if anew else self._created | created
+        return anew
+
+    async def _clear(self) -> None:
+        for kinds in ("jobs,pods", "localqueues", "clusterqueues"):
+            await self._kubectl(["delete", kinds, "--all", "-A", "--timeout=20s"])
+        for kinds in ("resourceflavors", "workloadpriorityclasses", "nodes"):
+            await self._kubectl(["delete", kinds, "--all", "--timeout=20s"])
+        spaces = [name.removeprefix("namespace/") for name in self._created if "namespace" in name]
+        await self._kubectl(["delete", "namespace", *spaces, "--timeout=20s"])
+        self._learn()
 
     # ---- doing
 
@@ -120,7 +150,7 @@ class Replay:
         else:
             code, out, err = await self._kubectl(args)
         return {
-            "run": command.run,
+            "run": self.recorded.of(command.run),
             "exitCode": code,
             "stdout": self._lines(out),
             "stderr": self._lines(err),
@@ -175,6 +205,10 @@ class Replay:
                 continue
             if pod["status"].get("phase") == "Running":
                 await self._end(pod, code)
+            elif pod["status"].get("phase") == "Pending":
+                # It ends as soon as it has started.
+                exits = {"metadata": {"annotations": {"makeway.dev/pretend-exit-code": str(code)}}}
+                await self.box.client.patch(PODS, entry.name, exits, entry.namespace)
 
     async def _end(self, pod: Json, code: int) -> None:
         now = timestamp(time.time())

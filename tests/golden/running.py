@@ -49,27 +49,30 @@ async def _outcomes(situation: Situation, promises: bool) -> list[Outcome]:
 
 async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:
     comparison = Comparison()
-    recorded = RecordedNames(situation)
     outcomes: list[Outcome] = []
-    before = Step("", (), {})
     last: Json = {}
     for step in situation.steps:
         got = await replay.step(step)
-        outcomes += compare_step(comparison, recorded, step, got, last)
-        before, last = step, got
+        outcomes += compare_step(comparison, replay.recorded, step, got, last)
+        last = got
     return outcomes
 
 
 def compare_step(
     comparison: Comparison, recorded: RecordedNames, step: Step, got: Json, last: Json
 ) -> list[Outcome]:
+    recorded.match_pods(step.outcome, got)
+    recorded.match_nodes(step.outcome, got)
     want = recorded.deep(step.outcome)
     outcomes = comparison.facts(step.name, _commands(want), _commands(got))
     want_objects = facts.of_objects(want)
     got_objects = _as_shown(want_objects, facts.of_objects(got), facts.of_objects(last))
+    kinds = facts.shown_kinds(want)
+    got_objects = {k: v for k, v in got_objects.items() if k.about.split()[0] in kinds}
     outcomes += comparison.facts(step.name, want_objects, got_objects)
-    outcomes += _events(comparison, step, want, got)
-    outcomes += _order(comparison, step, want, got)
+    if not got["anew"]:
+        outcomes += _events(comparison, step, want, got)
+        outcomes += _order(comparison, step, want, got)
     for command, lines in (want.get("text") or {}).items():
         ours = _text_of(got, command, recorded)
         outcomes += comparison.facts(
@@ -131,7 +134,8 @@ def _events(comparison: Comparison, step: Step, want: Json, got: Json) -> list[O
 
 
 def _order(comparison: Comparison, step: Step, want: Json, got: Json) -> list[Outcome]:
-    theirs = facts.of_marks(facts.marks_of_timeline(want.get("timeline") or []))
+    timeline = want.get("timeline") or []
+    theirs = facts.of_marks(facts.marks_of_timeline(timeline, comparison.being_deleted))
     ours = facts.of_marks(got["marks"])
     # Between objects only what happened on both sides has an order; who is missing is told elsewhere.
     both = {key for key in theirs if key in ours or key.field == "life"} | {

@@ -20,6 +20,7 @@ GRANULAR = {
     "ExceedsMaxQuota",
     "Misconfigured",
     "NoMatchingFlavor",
+    "PendingEvaluation",
     "Suspended",
     "WaitingForNodes",
     "WaitingForPodsReady",
@@ -79,6 +80,17 @@ def _silent_in_kueue(key: Key, _path: str, want: Any, got: Any, _context: Contex
     return key.sort == "event" and got.get("type") == "Warning" and got.get("reason") in GRANULAR
 
 
+def _own_annotation(_key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
+    text = f"{path} {got}"
+    return want == ABSENT and bool(re.search(r"(?:^|[. ])makeway\.dev/", text))
+
+
+def _attempt_in_between(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """A cycle here goes on until nothing changes: only its end is told, not each attempt of a loop."""
+    told = want.get("note", "") if isinstance(want, dict) else want
+    return got == ABSENT and isinstance(told, str) and "no longer fits after processing" in told
+
+
 RULES = (
     Rule(
         "Reasons are told in Kueue's granular form (its own default from 0.20 on):"
@@ -94,5 +106,13 @@ RULES = (
         "Where Kueue is silent (an equal workload that was skipped, an unknown priority class)"
         " whoever waits is told why.",
         _silent_in_kueue,
+    ),
+    Rule(
+        "What makeway has to remember beyond Kueue's fields stands in annotations of its own.",
+        _own_annotation,
+    ),
+    Rule(
+        "A cycle here runs until nothing changes; only its end is told, not the attempts in between.",
+        _attempt_in_between,
     ),
 )
