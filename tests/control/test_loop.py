@@ -46,6 +46,9 @@ class QuietCluster:
         news, self.news = self.news, []
         return news
 
+    def history(self) -> dict[str, tuple[float, ...]]:
+        return {}
+
     async def apply(self, plan: Plan) -> None:
         self.plans.append(plan)
         self.applied.set()

@@ -34,8 +34,8 @@ def main() -> None:
     asyncio.run(_manage(home, options))
 
 
-def _path(kind: type, value: str) -> Path:
-    return kind(value)
+def _path(_kind: type, value: str) -> Path:
+    return Path(value)
 
 
 async def _manage(home: Path, options: Options) -> None:

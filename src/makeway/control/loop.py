@@ -78,6 +78,7 @@ class Loop:
         due = self._decide_at is not None and now >= self._decide_at
         if not events and not due:
             return settled
+        self.state.history = self.cluster.history()
         # In a thread: a long cycle must not keep watches and health checks waiting.
         plan = await asyncio.to_thread(decide, self.state, now, self._policy)
         self.cycles += 1

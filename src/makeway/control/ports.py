@@ -30,6 +30,10 @@ class Cluster(Protocol):
         """What changed since the last call."""
         ...
 
+    def history(self) -> dict[str, tuple[float, ...]]:
+        """When each owner's work was evicted, as far back as it counts."""
+        ...
+
     async def apply(self, plan: Plan) -> None:
         """Carry out what was decided. What could not be done shows in the next `changes`."""
         ...
