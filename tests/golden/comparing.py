@@ -100,9 +100,7 @@ class Comparison:
 
     # ---- one fact
 
-    def _judge(
-        self, step: str, key: Key, want: Any, got: Any, context: wanted.Context
-    ) -> Outcome:
+    def _judge(self, step: str, key: Key, want: Any, got: Any, context: wanted.Context) -> Outcome:
         leaves = self.leaves(want, got)
         if not leaves:
             return Outcome(step, key, "equal")

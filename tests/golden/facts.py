@@ -132,7 +132,7 @@ def _metadata(meta: Json) -> Json:
         "annotations": _not_steering(meta.get("annotations")),
         "finalizers": sorted(meta.get("finalizers") or ()),
         "owners": sorted(
-            (f"{o['kind']} {o['name']} {o['uid']}" for o in meta.get("ownerReferences") or ())
+            f"{o['kind']} {o['name']} {o['uid']}" for o in meta.get("ownerReferences") or ()
         ),
         "deleting": bool(meta.get("deletionTimestamp")),
     }
@@ -206,7 +206,9 @@ def _containers(spec: Json) -> Json:
 
 
 def _status(kind: str, status: Json) -> Json:
-    shown = {field: status[field] for field in STATUS[kind].split() if status.get(field) is not None}
+    shown = {
+        field: status[field] for field in STATUS[kind].split() if status.get(field) is not None
+    }
     shown.pop("conditions", None)
     for field in ("startTime", "completionTime"):
         if field in shown:
@@ -281,7 +283,9 @@ def of_events(said: list[Json]) -> list[Event]:
 # ---- commands ----------------------------------------------------------------------------------------
 
 
-def of_command(number: int, run: str, exit_code: int | None, out: list[str], err: list[str]) -> Facts:
+def of_command(
+    number: int, run: str, exit_code: int | None, out: list[str], err: list[str]
+) -> Facts:
     if exit_code is None:
         return {}
     about = run.split(" '#")[0]
@@ -372,7 +376,7 @@ def _section(name: str, lines: list[str]) -> list[str]:
 
 
 def _conditions_by_type(lines: list[str]) -> list[str]:
-    """Conditions stand in the order in which they were first written, which two writers race for."""
+    """Each condition as one line. They stand in the order in which they were first written, which two writers race for."""
     blocks: list[list[str]] = []
     rest: list[str] = []
     inside = False
@@ -380,10 +384,10 @@ def _conditions_by_type(lines: list[str]) -> list[str]:
         if line.startswith("Last Transition Time:"):
             blocks.append([])
             inside = True
-        (blocks[-1] if inside else rest).append(line)
+        elif not line.startswith("Observed Generation:"):
+            (blocks[-1] if inside else rest).append(line)
         inside = inside and not line.startswith("Type:")
-    blocks.sort(key=lambda block: block[-1])
-    return rest + [line for block in blocks for line in block]
+    return rest + sorted("; ".join(reversed(block)) for block in blocks)
 
 
 def _of_yaml(command: str, lines: list[str]) -> Facts:
@@ -409,7 +413,9 @@ def _yaml_part(part: str, value: Any) -> Any:
             value.pop(field, None)
         if notes := _not_steering(value.pop("annotations", None)):
             value["annotations"] = notes
-    return _without(value, ("resourceVersion", "containerID", "image", "imageID", "reportingInstance"))
+    return _without(
+        value, ("resourceVersion", "containerID", "image", "imageID", "reportingInstance")
+    )
 
 
 def _without(value: Any, fields: tuple[str, ...]) -> Any:

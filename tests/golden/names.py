@@ -66,7 +66,9 @@ class RecordedNames:
         self._nodes: dict[str, str] = {}
         if situation.uses_kueue:
             # Kueue does not choose nodes: there the equal ones need not be told apart at all.
-            self._nodes = {name: f"<node like {min(_equal(self._alike, name))}>" for name in self._alike}
+            self._nodes = {
+                name: f"<node like {min(_equal(self._alike, name))}>" for name in self._alike
+            }
         for step in situation.steps:
             self._learn(step.outcome)
 

@@ -26,6 +26,7 @@ from makeway.client.resource import PODS
 from makeway.control.clock import timestamp
 from makeway.control.config import Configuration
 from makeway.embedded.store import Change
+from makeway.model.resources import amount_of
 from tests.e2e.harness import Machine, kubectl_path, machine
 from tests.golden.facts import KINDS, Mark
 from tests.golden.names import OurNames, RecordedNames
@@ -46,13 +47,18 @@ STORES = {
     "admissionchecks.kueue.x-k8s.io": "AdmissionCheck",
     "nodes": "Node",
 }
+POD_GROUPS = ("podgroups.scheduling.sigs.k8s.io", "podgroups.scheduling.x-k8s.io")
 FAKE_NODE = {"kwok.x-k8s.io/node": "fake"}
 EXITS = re.compile(r"# the containers of pods (\S+) exit with code (\d+)")
 DOCUMENT = re.compile(r"^---[^\n]*\n", re.MULTILINE)
 
 
 class Replay:
-    def __init__(self, situation: Situation, box: Machine, folder: Path) -> None:
+    def __init__(
+        self, situation: Situation, config: Configuration, box: Machine, folder: Path
+    ) -> None:
+        self.config = config
+        self.bound: dict[str, tuple[str, dict[str, int]]] = {}  # pods on nodes, for the promises
         self.situation = situation
         self.box = box
         self.recorded = RecordedNames(situation)
@@ -103,6 +109,41 @@ class Replay:
             ]
             for plural, kind in KINDS.items()
         }
+
+    def pods(self) -> list[Json]:
+        return [entry.decode() for entry in self._store.sorted("pods")]
+
+    def preemptions(self) -> list[Json]:
+        return [entry.decode() for entry in self._store.sorted("preemptions.makeway.dev")]
+
+    def exists(self, uid: str) -> bool:
+        stores = ("pods", "jobs.batch", "workloads.kueue.x-k8s.io", *POD_GROUPS)
+        return any(entry.uid == uid for store in stores for entry in self._store.all(store))
+
+    def gang_minimums(self) -> dict[str, int]:
+        return {
+            f"{entry.namespace}/{entry.name}": int(entry.decode()["spec"].get("minMember", 1))
+            for store in POD_GROUPS
+            for entry in self._store.all(store)
+        }
+
+    def answers_to(self, scheduler: str) -> bool:
+        names = self.config.makeway.scheduler_names
+        return not names or scheduler in names
+
+    def room(self) -> dict[str, tuple[dict[str, int], dict[str, int]]]:
+        """Each node with what its pods ask for and what it offers."""
+        found: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+        for entry in self._store.sorted("nodes"):
+            status = entry.decode().get("status") or {}
+            found[entry.name] = ({}, amounts(status.get("allocatable") or status.get("capacity")))
+        for pod in self.pods():
+            node = pod["spec"].get("nodeName")
+            if node in found and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+                used = found[node][0]
+                for resource, amount in requests(pod).items():
+                    used[resource] = used.get(resource, 0) + amount
+        return found
 
     # ---- beginning anew
 
@@ -167,12 +208,11 @@ class Replay:
 
     async def _apply_apart(self, args: list[str], file: Path) -> tuple[int, str, str]:
         outs, errs, worst = [], [], 0
-        for number, document in enumerate(DOCUMENT.split(file.read_text())):
-            if not document.strip():
-                continue
+        documents = [d for d in DOCUMENT.split(file.read_text()) if d.strip()]  # noqa: ASYNC240
+        for number, document in enumerate(documents):
             if number:
                 await asyncio.sleep(1.1)
-            file.write_text(document)
+            file.write_text(document)  # noqa: ASYNC240  a few lines in a temporary folder
             code, out, err = await self._kubectl(args)
             worst = max(worst, code)
             outs.append(out)
@@ -267,7 +307,8 @@ class Replay:
         while time.monotonic() < deadline:
             await self._quiet(deadline)
             self._learn()
-            if time.monotonic() >= reach or self._reached(expected):
+            over = self._reached(expected) if step.outcome else not self._somebody_leaves()
+            if over or time.monotonic() >= reach:
                 return
             await asyncio.sleep(0.1)
 
@@ -277,6 +318,9 @@ class Replay:
             await asyncio.sleep(QUIET_S)
             if self._store.version == before and self.box.loop.idle.is_set():
                 return
+
+    def _somebody_leaves(self) -> bool:
+        return any(pod["metadata"].get("deletionTimestamp") for pod in self.pods())
 
     def _reached(self, expected: dict[str, Any]) -> bool:
         return _states(self.objects(), {}) == expected
@@ -326,12 +370,26 @@ class Replay:
         return marks
 
 
+def amounts(said: Json | None) -> dict[str, int]:
+    return {resource: amount_of(resource, text) for resource, text in (said or {}).items()}
+
+
+def requests(pod: Json) -> dict[str, int]:
+    total: dict[str, int] = {"pods": amount_of("pods", 1)}
+    for container in pod["spec"]["containers"]:
+        for resource, amount in amounts((container.get("resources") or {}).get("requests")).items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
+
+
 def marks_of_change(kind: str, before: Json | None, after: Json | None) -> list[str]:
     if after is None:
         return ["gone"]
     found = ["created"] if before is None else []
     before = before or {}
-    return found + [what for what, holds in LIFE[kind].items() if holds(after) and not holds(before)]
+    return found + [
+        what for what, holds in LIFE[kind].items() if holds(after) and not holds(before)
+    ]
 
 
 def _is_true(*kinds: str) -> Any:
@@ -437,9 +495,7 @@ def _pretending(document: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def replaying(
-    situation: Situation, config: Configuration
-) -> AsyncIterator[Replay]:
+async def replaying(situation: Situation, config: Configuration) -> AsyncIterator[Replay]:
     with tempfile.TemporaryDirectory(prefix="makeway-golden-") as folder:
         async with machine(config) as box:
-            yield Replay(situation, box, Path(folder))
+            yield Replay(situation, config, box, Path(folder))

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 from tests.golden import facts
 from tests.golden.comparing import Comparison, Outcome
+from tests.golden.expected import Expected
 from tests.golden.facts import Facts, Key
 from tests.golden.names import RecordedNames
+from tests.golden.promises import broken
 from tests.golden.recording import Json, Situation, Step
 from tests.golden.replay import Replay, replaying
 
@@ -44,7 +46,29 @@ def run(situation: Situation, promises: bool = False) -> Report:
 async def _outcomes(situation: Situation, promises: bool) -> list[Outcome]:
     config = situation.configuration("least-loss" if promises else "")
     async with replaying(situation, config) as replay:
+        if promises:
+            return await _check_promises(situation, replay)
+        if situation.program == "koordinator":
+            return await _expect(situation, replay)
         return await _compare(situation, replay)
+
+
+async def _check_promises(situation: Situation, replay: Replay) -> list[Outcome]:
+    return [
+        outcome
+        for step in situation.steps
+        for _ in [await replay.step(step)]
+        for outcome in broken(step.name, replay)
+    ]
+
+
+async def _expect(situation: Situation, replay: Replay) -> list[Outcome]:
+    expected = Expected(situation)
+    outcomes: list[Outcome] = []
+    for step in situation.steps:
+        await replay.step(step)
+        outcomes += expected.judge(step.name, replay)
+    return outcomes
 
 
 async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:

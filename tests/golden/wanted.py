@@ -61,12 +61,28 @@ def _granular_reason(_key: Key, _path: str, want: Any, got: Any, _context: Conte
     return ours == theirs
 
 
+NO_RESERVATION = "The workload has no reservation"
+
+
+def _not_admitted_yet(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """With the granular reasons comes the condition Admitted=False, and the column that shows it."""
+    if want == ABSENT and isinstance(got, dict):
+        return key.field == "Admitted" and got.get("message") == NO_RESERVATION
+    if want == ABSENT and isinstance(got, str):
+        return got.startswith("Type: Admitted; Status: False; ") and NO_RESERVATION in got
+    if key.sort == "row" and "workloads" in key.about and isinstance(want, str):
+        return want.split() == [word for word in str(got).split() if word != "False"]
+    return False
+
+
 PREEMPTION = re.compile(
     r"Preempted (?:to accommodate|workload|by pod)|preempting to accommodate|Pending the preemption of"
 )
 
 
-def _longer_preemption_message(_key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
+def _longer_preemption_message(
+    _key: Key, _path: str, want: Any, got: Any, context: Context
+) -> bool:
     if not isinstance(want, str) or not isinstance(got, str) or not PREEMPTION.search(want):
         return False
     return got != want and got.startswith(want.rstrip("."))
@@ -96,6 +112,10 @@ RULES = (
         "Reasons are told in Kueue's granular form (its own default from 0.20 on):"
         " WaitingForQuota, not Pending.",
         _granular_reason,
+    ),
+    Rule(
+        "In the granular form a workload that waits says Admitted=False from the beginning.",
+        _not_admitted_yet,
     ),
     Rule(
         "A preemption message begins as recorded and goes on with the preemptor's name,"
