@@ -19,8 +19,9 @@ class Departures:
         return workload in self._held
 
     def add(self, held: Held) -> None:
-        self._held[held.id] = held
-        self._count(held, 1)
+        if held.id not in self._held:
+            self._held[held.id] = held
+            self._count(held, 1)
 
     def discard(self, held: Held) -> None:
         if self._held.pop(held.id, None) is not None:

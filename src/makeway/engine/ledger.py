@@ -116,9 +116,8 @@ class Ledger:
     def __init__(self) -> None:
         self._held: dict[str, Members] = {}  # by queue
         self._queue_of: dict[WorkloadId, str] = {}
-        self._usage: dict[
-            str, dict[FlavorResource, int]
-        ] = {}  # by queue; shared with the tree's nodes
+        # By queue; the same tables as in the tree's nodes.
+        self._usage: dict[str, dict[FlavorResource, int]] = {}
         self._generation: dict[str, int] = {}
         self._rebuilds = 0
         self._journal: list[tuple[dict[Any, Any], Any, Any]] | None = None

@@ -36,7 +36,7 @@ class Serving:
         self.nominator = nominator
         self.skipped: dict[str, int] = {}  # preemptions given up, by queue
         self.admitted: set[WorkloadId] = set()
-        # Of all rounds: they hold their quota until they are gone.
+        # Of all rounds, and of holds: they keep their quota until they are gone.
         self.victims = Departures()
         # Heads of strict queues that nobody makes room for: in every round they keep, in their turn, what is free.
         self.blocked: dict[QueueName, Entry] = {}
@@ -45,6 +45,8 @@ class Serving:
         self.held_claims = self.holds.claims()
         self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = dict(self.held_claims)
         self._broken: list[Hold] = []
+        for held in self.holds.victims():
+            self.victims.add(held)
 
     def serve(self, nominated: list[Entry]) -> list[Entry]:
         """Gives each entry its outcome, in turn, on a ledger that already holds what came before. Returns that order."""

@@ -59,11 +59,12 @@ class State:
         self.holds: dict[WorkloadId, Hold] = {}
 
         self.pending: dict[QueueName, PendingQueue] = {}
-        self.node_pending: dict[WorkloadId, Workload] = {}  # need nodes alone, no quota
-        self.unqueued: dict[
-            WorkloadId, Workload
-        ] = {}  # would wait, but no queue takes them: see `queueing_problem`
-        self.unchecked: dict[WorkloadId, Workload] = {}  # hold quota, and their checks matter
+        # Need nodes alone, no quota: the node side serves them.
+        self.node_pending: dict[WorkloadId, Workload] = {}
+        # Would wait, but no queue takes them; `standing.why_waiting` says why.
+        self.unqueued: dict[WorkloadId, Workload] = {}
+        # Hold quota, and their admission checks have something to say.
+        self.unchecked: dict[WorkloadId, Workload] = {}
         self.progress: dict[WorkloadId, Progress] = {}
         self.rounds = 0  # ever decided; ages the progress above
         self.stopped_queues: set[QueueName] = set()
