@@ -18,6 +18,9 @@ class Departures:
     def __contains__(self, workload: object) -> bool:
         return workload in self._held
 
+    def ids(self) -> set[WorkloadId]:
+        return set(self._held)
+
     def add(self, held: Held) -> None:
         if held.id not in self._held:
             self._held[held.id] = held

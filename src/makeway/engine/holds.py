@@ -38,6 +38,9 @@ class Holds:
     def __contains__(self, workload: object) -> bool:
         return workload in self._live
 
+    def holders(self) -> list[tuple[QueueName, WorkloadId]]:
+        return sorted((h.queue, key) for key, h in self._live.items() if h.queue is not None)
+
     def claims(self) -> dict[WorkloadId, tuple[QueueName, Usage]]:
         return {
             key: (hold.queue, usage_of(self._state.workloads[key], hold.admission))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 import msgspec
 
 from makeway.engine.demand import largest_step, smaller_counts
@@ -31,7 +29,8 @@ class Nominator:
         self.now = now
         self.policy = policy
         self.choose: ChooseVictims = choice_of(policy)
-        self.excluded: Container[object] = ()  # on their way out already: no candidates any more
+        # Who is no candidate in this cycle, whatever the rules say.
+        self.out_of_reach: set[WorkloadId] = set()
 
     def nominate(self, head: WorkloadId, queue: QueueName) -> Entry:
         entry = Entry(self.state.workloads[head], queue)
@@ -107,11 +106,11 @@ class Nominator:
         only = frozenset(entry.proposal.usage)
         with ledger.what_if():
             without.free_room(ledger)
-            self.excluded = without
-            assigner = self.assigner(entry.workload, entry.queue, only=only)
+            again = Nominator(self.state, self.now, self.policy)
+            again.out_of_reach = self.out_of_reach | without.ids()
+            assigner = again.assigner(entry.workload, entry.queue, only=only)
             proposal = assigner.assign(entry.workload, counts=entry.counts)
-            victims = self.victims_for(entry.workload, entry.queue, proposal)
-            self.excluded = ()
+            victims = again.victims_for(entry.workload, entry.queue, proposal)
         if proposal.mode is Mode.FIT:
             proposal = msgspec.structs.replace(proposal, mode=Mode.DEFERRED_FIT)
         entry.propose(proposal, victims, entry.counts)
@@ -147,7 +146,7 @@ class Nominator:
             policy=self.policy,
             now=self.now,
             usable=self._is_usable,
-            excluded=self.excluded,
+            excluded=self.out_of_reach,
         )
         return self.choose(self.state.ledger, request)
 

@@ -6,6 +6,8 @@ keeps what is free while nobody makes room for it; whoever comes later must fit 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
 from makeway.engine.holds import Holds
@@ -55,13 +57,26 @@ class Serving:
         with self.ledger.what_if():
             for queue, usage in self.claims.values():
                 self.ledger.add_usage(queue, usage)
-            for entry in in_order(entries, self.ledger, self.policy):
+            for entry in self._in_turn(entries):
                 self._serve(entry)
                 if entry.queue in self.blocked:
                     self.claims.pop(entry.workload.id, None)
                 else:
                     served.append(entry)
         return served
+
+    def _in_turn(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Who was promised room comes for it before others keep it busy; only its own queue's line can put one before it."""
+        holders = [entry for entry in entries if entry.workload.id in self.holds]
+        others = [entry for entry in entries if entry.workload.id not in self.holds]
+        for holder in holders:
+            for entry in list(others):
+                ahead = entry.workload.priority > holder.workload.priority
+                if entry.queue == holder.queue and ahead:
+                    others.remove(entry)
+                    yield entry
+            yield holder
+        yield from in_order(others, self.ledger, self.policy)
 
     def _serve(self, entry: Entry) -> None:
         self._withdraw_claim(entry.workload.id)
@@ -160,6 +175,9 @@ class Serving:
             self.ledger.release(victim.held.id)
         self.ledger.add_usage(entry.queue, entry.usage)
         entry.outcome = Outcome.ADMITTED
+        if entry.workload.id in self.holds:
+            # Others stepped aside for it: it is not sent back in the very cycle in which it gets in.
+            self.nominator.out_of_reach.add(entry.workload.id)
 
     def _takes_back_only(self, entry: Entry) -> bool:
         """All its victims were admitted a moment ago, in this same cycle: nobody has to be stopped for it."""
