@@ -308,7 +308,7 @@ class KubeCluster:
             case "Preemption":
                 steps = reconcile_preemption(found, self.world, now)
                 if unfinished(found, self.world, now):
-                    steps.actions += self.applier.resume(found, now)
+                    steps.actions += self.applier.evictor.resume(found, now)
                 return steps
             case _:
                 return Steps()
@@ -365,7 +365,7 @@ class KubeCluster:
         return self._timers[0][0] if self._timers else None
 
     def decide_at(self) -> float | None:
-        return self.applier.later
+        return self.applier.publisher.later
 
     def ring_soon(self) -> bool:
         """Something is put off for a moment only."""
