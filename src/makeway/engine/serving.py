@@ -125,7 +125,7 @@ class Serving:
     def _make_way_on_nodes(self, entry: Entry, room: Room) -> None:
         """Others fall for the nodes, and the room is held until they are gone."""
         self._claim(entry, entry.usage)
-        entry.way = self.joint.way(entry, room, need=frozenset(entry.proposal.usage))
+        entry.way = self.joint.way(entry, room)
         names = ", ".join(sorted({victim.workload.id for victim in room.victims}))
         entry.outcome = Outcome.PREEMPTS
         entry.wait(
@@ -144,7 +144,7 @@ class Serving:
         if room is None:
             return False
         entry.room = room
-        entry.way = self.joint.way(entry, room, need=entry.proposal.need)
+        entry.way = self.joint.way(entry, room)
         return True
 
     def take_nodes(self, entry: Entry, sign: int = 1) -> None:
