@@ -64,25 +64,28 @@ class Applier:
                 records[preemptor] = [record]
         return records
 
-    def then(self, plan: Plan, now: float) -> list[list[Action]]:
-        """Everything else."""
+    def then(self, plan: Plan, now: float) -> list[tuple[WorkloadId, list[Action]]]:
+        """Everything else, with the workload that each list is about."""
         self.publisher.begin()
-        lists: list[list[Action]] = []
+        work: list[tuple[WorkloadId, list[Action]]] = []
+
+        def ask(workload: WorkloadId, lists: list[list[Action]]) -> None:
+            work.extend((workload, actions) for actions in lists if actions)
+
         admits, refused = self._one_at_a_time(plan)
         for admit in admits:
-            lists += self._admit(admit, now)
-        for wait in refused:
-            lists += self.publisher.wait(wait, now, nominated=False)
+            ask(admit.workload, self._admit(admit, now))
         for evict in plan.evicts:
             if not evict.already:
-                lists += self.evictor.evict(evict, now)
+                ask(evict.workload, self.evictor.evict(evict, now))
         for hold in plan.holds:
-            lists += self._nominate(hold, plan, now)
+            ask(hold.workload, self._nominate(hold, plan, now))
         held = {hold.workload for hold in plan.holds}
         late = self.publisher.late({decision.workload for decision in plan.decisions})
-        for wait in (*plan.waits, *late):
-            lists += self.publisher.wait(wait, now, nominated=wait.workload in held)
-        return [actions for actions in lists if actions]
+        for wait in (*refused, *plan.waits, *late):
+            nominated = wait.workload in held
+            ask(wait.workload, self.publisher.wait(wait, now, nominated=nominated))
+        return work
 
     def _one_at_a_time(self, plan: Plan) -> tuple[list[Admit], list[Wait]]:
         """`blockAdmission`: nobody gets quota before the pods of all who have it are ready."""
