@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from makeway.client.resource import PODS
-from tests.e2e.cli import EXAMPLES, PREEMPTIONS, Makeway, Object, machine_of_its_own
+from makeway.client.resource import PODS, Object
+from tests.e2e.cli import EXAMPLES, PREEMPTIONS, Makeway, machine_of_its_own
 
 TRAINING = EXAMPLES / "training"
 GPUS = 4 / 16  # four cores, at 16 a GPU
