@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
+from makeway.engine.entries import Entry
+from makeway.engine.holds import hold_for
 from makeway.engine.placement import Demand, Shortfall, with_flavors
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Proposal
@@ -19,8 +22,9 @@ from makeway.engine.victims import least_loss
 from makeway.engine.victims.candidates import Request
 from makeway.engine.victims.quota_room import QuotaRoom
 from makeway.engine.victims.roster import Roster
+from makeway.model.decision import Decision, Hold, Wait
 from makeway.model.queue import Flavor, QueueName
-from makeway.model.workload import Assignment, Placed, Workload, WorkloadId
+from makeway.model.workload import Assignment, Placed, Workload
 
 
 class Joint:
@@ -73,7 +77,13 @@ class Joint:
         if not demands:
             return Room(placement=())
         quota = self.quota_room(workload, queue, proposal, need=frozenset(proposal.usage))
-        room = self.seating.find_room(workload, demands, self.legality(quota), quota)
+        room = self.seating.find_room(
+            workload,
+            demands,
+            self.legality(quota),
+            quota,
+            may_evict=workload.id not in self.seating.holds,
+        )
         if isinstance(room, Shortfall) and workload.gang is None:
             some = self._as_many_as_fit(workload, demands)
             if some:
@@ -90,7 +100,7 @@ class Joint:
             self._release_leaving()
             quota = self.quota_room(workload, queue, proposal, need=proposal.need)
             room = self.seating.find_room(workload, demands, self.legality(quota), quota)
-        return None if isinstance(room, Shortfall) else room
+            return None if isinstance(room, Shortfall) else room
 
     def _release_leaving(self) -> None:
         for workload in list(self.state.workloads.values()):
@@ -139,12 +149,38 @@ class Joint:
                     candidate.workload.id in quota.candidates and not roster.protected[unit]
                 )
                 band[unit] = candidate.workload.priority
-            return least_loss.Legal(mask=mask, band=np.asarray(band))
+            return least_loss.Legal(mask=mask, band=np.asarray(band), rule=quota.rule)
 
         return legal
 
-    def rule(self, quota: QuotaRoom, victim: WorkloadId) -> str:
-        return quota.rule(victim) if victim in quota.candidates else "PodPriority"
+    # --- making way ---
+
+    def room_without(self, entry: Entry) -> Room | None:
+        """The victims are given, as Kueue would choose them; the nodes must suffice once they are gone."""
+        roster = self.seating.roster
+        chosen = [
+            roster.candidates[unit]
+            for victim in entry.victims
+            for unit in roster.by_workload.get(victim.held.id, ())
+            if roster.candidates[unit].whole
+        ]
+        demands = self.demands(entry.workload, entry.proposal.assignments())
+        room = self.seating.room_without(entry.workload, demands, chosen)
+        if room is None:
+            return None
+        return msgspec.structs.replace(room, rules={v.held.id: v.rule for v in entry.victims})
+
+    def way(self, entry: Entry, room: Room) -> list[Decision]:
+        """The evictions, each by the rule that allows it, and the hold of quota and nodes."""
+        decisions = self.seating.make_way(entry.workload, room, placement=room.placement)
+        kept = hold_for(entry, self.now, self.policy)
+        return [
+            msgspec.structs.replace(decision, queue=kept.queue, admission=kept.admission)
+            if isinstance(decision, Hold)
+            else decision
+            for decision in decisions
+            if not isinstance(decision, Wait)
+        ]
 
     def legality_of_admitted(self, workload: Workload) -> Legality:
         """For pods of a workload that holds quota already: nodes may be short again, after a node was lost."""

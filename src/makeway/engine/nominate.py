@@ -17,7 +17,7 @@ from makeway.engine.proposal import Mode, Offer, Possibility, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage, borrowing_height
 from makeway.engine.state import State
-from makeway.engine.victims.candidates import Request
+from makeway.engine.victims.candidates import RULE_OF, Request
 from makeway.engine.victims.policies import ChooseVictims, choice_of
 from makeway.engine.victims.spare import Victim
 from makeway.model.queue import QueueName
@@ -70,6 +70,9 @@ class Nominator:
             entry.wait(
                 Requeue.NAMESPACE_MISMATCH, "misconfigured", "Misconfigured", NAMESPACE_MISMATCH
             )
+            return True
+        if workload.invalid:
+            entry.wait(Requeue.NOT_NOMINATED, "misconfigured", "Misconfigured", workload.invalid)
             return True
         return False
 
@@ -151,7 +154,7 @@ class Nominator:
         ledger = self.state.ledger
         chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
         named = [
-            Victim(held, quota.rule(key))
+            Victim(held, RULE_OF[quota.candidates[key].variant])
             for key, held in chosen
             if held and key in quota.candidates
         ]

@@ -37,6 +37,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
     placement: tuple[Placed, ...]
     victims: tuple[Candidate, ...] = ()
+    rules: dict[WorkloadId, str] = {}  # by which rule of the queues each victim falls
     later: bool = False  # not before somebody is gone
     loss_ms: int = 0
     bound_ms: int = 0
@@ -188,11 +189,13 @@ class Seating:
                     return Room(placement=soon, later=True)
                 if not may_evict or not workload.preempts:
                     return _short(now, demands)
-                victims = self._victims(workload, demands, legality, quota)
+                legal = self._banded(legality(workload, self.roster))
+                victims = self._victims(demands, legal, quota)
         if victims is not None:
             return Room(
                 placement=victims.placement,
                 victims=victims.chosen,
+                rules={v.workload.id: legal.rule(v.workload.id) for v in victims.chosen},
                 later=True,
                 loss_ms=victims.loss_ms,
                 bound_ms=victims.bound_ms,
@@ -214,14 +217,9 @@ class Seating:
         return Room(placement=placement, victims=tuple(victims), later=True, loss_ms=loss_ms)
 
     def _victims(
-        self,
-        workload: Workload,
-        demands: Sequence[Demand],
-        legality: Legality,
-        quota: QuotaTest | None,
+        self, demands: Sequence[Demand], legal: least_loss.Legal, quota: QuotaTest | None
     ) -> least_loss.Victims | None:
         roster = self.roster
-        legal = self._banded(legality(workload, roster))
         mask = legal.mask & ~self._already_fallen(roster)
         if (
             self.policy.victims == "kube"
@@ -495,7 +493,6 @@ class Seating:
         *,
         nominations: tuple[Bind, ...] = (),
         placement: tuple[Placed, ...] = (),
-        rule: str = "priority",
     ) -> list[Decision]:
         """Evict the victims, hold the room, and say what it waits for."""
         if workload.id in self.holds and not room.victims:
@@ -513,8 +510,9 @@ class Seating:
                     preemptor=workload.id,
                     reason=Reason(
                         kind="preempted",
+                        kueue="Preempted",
                         preemptor=workload.id,
-                        rule=rule,
+                        rule=room.rules.get(victim.workload.id, least_loss.PRIORITY),
                         loss=victim.loss_ms / 1000,
                     ),
                     loss=victim.loss_ms / 1000,
@@ -533,7 +531,7 @@ class Seating:
             loss=room.loss_ms / 1000,
             bound=room.bound_ms / 1000,
             steps=room.steps,
-            rule=rule,
+            rule=", ".join(sorted(set(room.rules.values()))),
         )
         self.holds[workload.id] = hold
         self._take_hold(hold, 1)
