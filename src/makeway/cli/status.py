@@ -282,7 +282,7 @@ def _print(found: Status) -> None:
         ("NAME", "COHORT", "IN USE / QUOTA", "ADMITTED", "PENDING"),
     )
     head = ("NAMESPACE", "NAME", "PRIORITY", "QUEUE", "PODS RUNNING", "AGE")
-    _section("Running", [_work_row(line, now) for line in found.running], head)
+    _section("Running or starting", [_work_row(line, now) for line in found.running], head)
     _section("Waiting", [_work_row(line, now) for line in found.waiting], head)
     lately = sorted(found.evicted, key=lambda line: -line.at)[:_LATELY]
     _section(
