@@ -98,6 +98,17 @@ def test_what_is_no_mistake_of_the_user_is_called_our_bug(tmp_path: Path) -> Non
     assert "Traceback" in recorded.read_text()
 
 
+def test_log_lines_for_programs() -> None:
+    with a_home() as home:
+        makeway = Makeway(home)
+        makeway("-v", "up", "--detach", "--no-local-node", "--log-format", "json")
+        makeway("down")
+
+        lines = (home / "makeway.log").read_text().splitlines()
+        assert lines
+        assert all({"time", "level", "message"} <= set(json.loads(line)) for line in lines)
+
+
 def test_config_prints_what_is_in_force(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("makeway: {victims: kueue}\n")
