@@ -97,18 +97,19 @@ class Joint:
         demands = self.demands(workload, proposal.assignments())
         ledger = self.state.ledger
         with ledger.what_if():
-            self._release_leaving()
+            self.release_leaving()
             quota = self.quota_room(workload, queue, proposal, need=proposal.need)
             room = self.seating.find_room(workload, demands, self.legality(quota), quota)
             return None if isinstance(room, Shortfall) else room
 
-    def _release_leaving(self) -> None:
-        for workload in list(self.state.workloads.values()):
-            if workload.evicted_at is not None and workload.admission is not None:
-                self.state.ledger.release(workload.id)
-        for fallen, pods in self.seating.fallen:
-            if not pods:
-                self.state.ledger.release(fallen)
+    def release_leaving(self) -> bool:
+        """Inside a what-if: the quota of everybody who was told to stop, in this cycle or before. False: nobody was."""
+        ledger = self.state.ledger
+        fallen = [workload for workload, pods in self.seating.fallen if not pods]
+        leaving = [held.id for held in ledger.leaving()]
+        for workload in dict.fromkeys([*leaving, *fallen]):
+            ledger.release(workload)
+        return bool(leaving or fallen)
 
     def _as_many_as_fit(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
         """Independent pods: one that fits is enough to start."""

@@ -370,16 +370,19 @@ class Seating:
         return self._roster
 
     def _candidates(self) -> Iterator[Candidate]:
+        for workload in self._holding_quota_only():
+            yield self._candidate(workload, (), whole=True)
         for workload_id, members in self.occupancy.by_workload.items():
-            workload = self.workloads.get(workload_id)
-            if workload is None or workload.finished or workload.evicted_at is not None:
+            found = self.workloads.get(workload_id)
+            if found is None or found.finished or found.evicted_at is not None:
                 continue
-            if workload.foreign and not self.policy.evict_foreign:
+            if found.foreign and not self.policy.evict_foreign:
                 continue
+            workload = found
             there = tuple(p for p in members.values() if occupies(p) and p.gone_by is None)
             if len(there) > 1:
                 there = tuple(sorted(there, key=lambda p: p.id))
-            if not there:
+            if not there and workload.admission is None:
                 continue
             if workload.gang is None and workload.admission is None:
                 for pod in there:
@@ -391,6 +394,14 @@ class Seating:
                 self._surplus[workload_id] = spare
                 for pod in there:
                     yield self._candidate(workload, (pod,), whole=False)
+
+    def _holding_quota_only(self) -> Iterator[Workload]:
+        """Admitted, and none of its pods exists yet."""
+        for workload in self.workloads.values():
+            if workload.admission is None or workload.id in self.occupancy.by_workload:
+                continue
+            if workload.evicted_at is None and not workload.finished and workload.active:
+                yield workload
 
     def _candidate(self, workload: Workload, pods: tuple[Pod, ...], *, whole: bool) -> Candidate:
         loss = loss_of(
