@@ -177,7 +177,8 @@ class Joint:
     def _completed(self, decision: Decision, entry: Entry, quota: QuotaRoom) -> Decision:
         match decision:
             case Evict():
-                rule = (
+                chosen = {victim.held.id: victim.rule for victim in entry.victims}
+                rule: str = chosen.get(decision.workload) or (
                     quota.rule(decision.workload)
                     if decision.workload in quota.candidates
                     else "PodPriority"
