@@ -381,6 +381,7 @@ class KubeCluster:
         plan = await self._write_ahead(plan, now)
         decided = self.applier.then(plan, now)
         done = await self.writer.run_all(decided)
+        done += await self.writer.run_all(self.applier.last(plan, now))
         if all(done):
             self._failures = 0
             return

@@ -88,6 +88,7 @@ class Applier:
         self._projection = projection
         self._told: dict[str, Told] = {}
         self.blocked: set[WorkloadId] = set()  # would have quota if others were ready
+        self._bound: set[str] = set()  # pods that the plan at hand binds
         self.later: float | None = None  # a status that was held back is due then
 
     def first(self, plan: Plan, now: float) -> dict[WorkloadId, list[Action]]:
@@ -112,11 +113,16 @@ class Applier:
         for evict in plan.evicts:
             if not evict.already:
                 lists += self._evict(evict, now)
-        for hold in plan.holds:
-            lists += self._nominate(hold, plan, now)
         held = {hold.workload for hold in plan.holds}
+        # Where only some of a workload's pods fit, the plan binds those and says why the others wait.
+        self._bound = {bind.pod for admit in plan.admits for bind in admit.binds}
         for wait in plan.waits:
             lists += self._wait(wait, now, nominated=wait.workload in held)
+        return [actions for actions in lists if actions]
+
+    def last(self, plan: Plan, now: float) -> list[list[Action]]:
+        """What follows when the victims were told and deleted: their places are promised."""
+        lists = [actions for hold in plan.holds for actions in self._nominate(hold, plan, now)]
         return [actions for actions in lists if actions]
 
     def _one_at_a_time(self, plan: Plan) -> tuple[list[Admit], list[Wait]]:
@@ -406,7 +412,8 @@ class Applier:
 
     def _disruption_message(self, evict: Evict, trigger: Object | None) -> str:
         scheduler = pod.scheduler_name(trigger) if trigger is not None else "makeway"
-        if self._is_gang(evict) and trigger is not None:
+        job_level = self._is_gang(evict) or scheduler == words.KOORDINATOR
+        if job_level and trigger is not None:
             message = (
                 f"{scheduler}: preempting to accommodate higher priority pods, "
                 f"preemptor: {evict.preemptor}, triggerPod: {key(trigger)}"
@@ -515,14 +522,17 @@ class Applier:
             if told.left < 1:
                 self._remind(now + (1 - told.left) * REWRITE_EVERY_S)
                 return []
-        asked = model.pod_sets if model is not None and message != NOT_ALL_READY else ()
+        # Who was not looked at has not been asked what it needs.
+        looked_at = message != NOT_ALL_READY and wait.reason.kind not in SILENT
+        asked = model.pod_sets if model is not None and looked_at else ()
         change = standing.wait(found, reason, message, asked, now)
+        was_silent = told.sense[-1] in SILENT
         told.sense, told.left = sense, max(0.0, told.left - 1)
-        if not change:
-            return []
-        if message == NOT_ALL_READY or wait.reason.kind in SILENT:
-            return [patch_status("Workload", found, change)]
         event = self._workload_event(found, reason, message, warning=True)
+        if not change:
+            return [event] if was_silent and looked_at else []
+        if not looked_at:
+            return [patch_status("Workload", found, change)]
         return [patch_status("Workload", found, change, event)]
 
     def _remind(self, at: float) -> None:
@@ -539,6 +549,7 @@ class Applier:
                 or spec(found).get("nodeName")
                 or pod.gates(found)
                 or terminating(found)
+                or key_ in self._bound
             ):
                 continue
             node = str(status(found).get("nominatedNodeName") or "")
