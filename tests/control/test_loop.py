@@ -56,6 +56,9 @@ class QuietCluster:
     def wake_at(self) -> float | None:
         return None
 
+    def decide_at(self) -> float | None:
+        return None
+
 
 def made() -> tuple[Loop, QuietCluster, HandClock]:
     cluster, clock = QuietCluster(), HandClock()

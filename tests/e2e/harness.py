@@ -17,8 +17,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
-from makeway.client import ApiError, Client, Reflector, embedded
-from makeway.client.resource import NODES, PODS
+from makeway.client import Client, embedded
 from makeway.control.clock import SystemClock
 from makeway.control.config import Configuration
 from makeway.control.loop import Loop
@@ -97,16 +96,14 @@ class Machine:
         """Until an awaitable question is answered with yes."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not await true():  # noqa: ASYNC110 - the API is asked; nothing here tells us
+                while not await true():
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"never happened: {what or true}") from None
 
 
 @contextlib.asynccontextmanager
-async def machine(
-    config: Configuration | None = None, *, port: int = 0, bind_first_fit: bool = False
-) -> AsyncIterator[Machine]:
+async def machine(config: Configuration | None = None, *, port: int = 0) -> AsyncIterator[Machine]:
     home = Path(tempfile.mkdtemp(prefix="makeway-test-"))
     clock = SystemClock()
     try:
@@ -123,8 +120,6 @@ async def machine(
                     run_scheduler(client, config or Configuration(), clock, ready, started=started)
                 ),
             ]
-            if bind_first_fit:
-                tasks.append(asyncio.create_task(_bind_anywhere(client)))
             try:
                 await _first(ready, tasks)
                 yield Machine(server, client, started.result())
@@ -144,27 +139,3 @@ async def _first(ready: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
         if task is not waiting:
             task.result()
     assert ready.is_set(), "the scheduler did not start in time"
-
-
-async def _bind_anywhere(client: Client) -> None:
-    """Another scheduler, as simple as can be: every open pod goes to the first node."""
-    open_pods: asyncio.Queue[Object] = asyncio.Queue()
-
-    def look(_change: str, pod: Object) -> None:
-        if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates"):
-            open_pods.put_nowait(pod)
-
-    nodes: Reflector[Object] = Reflector(client, NODES)
-    watched: Reflector[Object] = Reflector(client, PODS, look)
-    async with asyncio.TaskGroup() as group:
-        group.create_task(nodes.run())
-        group.create_task(watched.run())
-        while True:
-            pod = await open_pods.get()
-            if not nodes.cache or pod["metadata"].get("deletionTimestamp"):
-                continue
-            node = next(iter(nodes.cache.values()))["metadata"]["name"]
-            meta = {k: pod["metadata"][k] for k in ("name", "namespace", "uid")}
-            binding = {"metadata": meta, "target": {"kind": "Node", "name": node}}
-            with contextlib.suppress(ApiError):
-                await client.create(PODS, binding, meta["namespace"], subresource="binding")

@@ -96,8 +96,7 @@ class Loop:
             for workload in self.state.workloads.values()
             if workload.requeue_at is not None and workload.requeue_at > now
         ]
-        if plan.wake_at is not None:
-            times.append(plan.wake_at)
+        times += [t for t in (plan.wake_at, self.cluster.decide_at()) if t is not None]
         if plan.waits:
             times.append(now + LOOK_AGAIN_S)
         return min(times, default=None)

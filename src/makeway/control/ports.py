@@ -39,7 +39,11 @@ class Cluster(Protocol):
         ...
 
     def wake_at(self) -> float | None:
-        """When to look again although nothing changed."""
+        """When to settle again although nothing changed."""
+        ...
+
+    def decide_at(self) -> float | None:
+        """When to decide again although nothing changed: something was held back by `apply`."""
         ...
 
     @property
