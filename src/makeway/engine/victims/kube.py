@@ -175,7 +175,9 @@ def _why_not_here(
         if filters.depends_on_neighbours(table, shape)
         else {}
     )
-    if neighbours.get(row) in UNRESOLVABLE or room_verdicts(table, shape, row)[1]:
+    short, hopeless = room_verdicts(table, shape, row)
+    # The first check that fails decides whether evicting could help, and room is asked before neighbours.
+    if hopeless or (not short and neighbours.get(row) in UNRESOLVABLE):
         return [NOT_HELPFUL]
     lower: list[Pod] = [pod for pod in table.pods_on[row].values() if pod.priority < priority]
     if not lower:
