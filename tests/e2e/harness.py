@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from makeway.client import ApiError, Client, Reflector, embedded
 from makeway.client.resource import NODES, PODS
@@ -25,7 +25,7 @@ from makeway.control.loop import Loop
 from makeway.embedded.controllers import run_controllers
 from makeway.embedded.node.pretend import run_pretended
 from makeway.embedded.server import ApiServer, serving
-from makeway.kube.adapter import run_scheduler
+from makeway.kube.adapter import KubeCluster, run_scheduler
 
 Object = dict[str, Any]
 
@@ -47,6 +47,7 @@ class Machine:
         self.server = server
         self.client = client
         self.loop = loop
+        self.scheduler = cast("KubeCluster", loop.cluster)
 
     async def kubectl(self, *args: str, text: str = "", fails: bool = False) -> str:
         env = {
@@ -96,7 +97,7 @@ class Machine:
         """Until an awaitable question is answered with yes."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not await true():
+                while not await true():  # noqa: ASYNC110 - the API is asked; nothing here tells us
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"never happened: {what or true}") from None

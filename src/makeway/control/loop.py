@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # Protections and patience end without anybody writing anything: look this often while somebody waits.
 LOOK_AGAIN_S: Final = 10.0
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
 
 OnCycle = Callable[[State, Plan, float], None]
 
@@ -39,25 +41,37 @@ class Loop:
         self.state = state or State()
         self.idle = asyncio.Event()
         self.cycles = 0
-        self._cluster = cluster
+        self.cluster = cluster
         self._clock = clock
         self._policy = policy
         self._on_cycle = on_cycle
         self._decide_at: float | None = None
+        self._failures = 0
 
     async def run(self) -> None:
         while True:
-            acted = await self.once()
-            if not acted and self._cluster.idle:
+            try:
+                acted = await self.once()
+                self._failures = 0
+            except Exception:
+                # A bug of ours must not stop everybody's work for good: say so, wait, and look at everything again.
+                log.exception("a cycle failed; this is a bug in makeway, please report it")
+                await asyncio.sleep(
+                    min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures, 10))
+                )
+                self._failures += 1
+                self._decide_at = 0.0
+                continue
+            if not acted and self.cluster.idle:
                 self.idle.set()
             if not acted:
-                await self._cluster.wait(self._wake_at())
+                await self.cluster.wait(self._wake_at())
                 self.idle.clear()
 
     async def once(self) -> bool:
         """One turn; False when there was nothing to do."""
-        settled = await self._cluster.settle()
-        events = self._cluster.changes()
+        settled = await self.cluster.settle()
+        events = self.cluster.changes()
         for event in events:
             self.state.apply(event)
         now = self._clock.now()
@@ -69,7 +83,7 @@ class Loop:
         self.cycles += 1
         if self._on_cycle is not None:
             self._on_cycle(self.state, plan, now)
-        await self._cluster.apply(plan)
+        await self.cluster.apply(plan)
         self._decide_at = self._next_look(plan, now)
         return True
 
@@ -88,5 +102,5 @@ class Loop:
         return min(times, default=None)
 
     def _wake_at(self) -> float | None:
-        times = [t for t in (self._decide_at, self._cluster.wake_at()) if t is not None]
+        times = [t for t in (self._decide_at, self.cluster.wake_at()) if t is not None]
         return min(times, default=None)

@@ -223,6 +223,8 @@ class Placer:
         if within is not None:
             counts = np.where(within, counts, 0)
             keys = np.where(within, keys, _NEVER)
+        if not len(keys):
+            return Shortfall(demand=demand, placed=0)  # a cluster without nodes
         best = int(keys.argmin())
         if counts[best] >= left:
             return [self._at(demand, best, left)]

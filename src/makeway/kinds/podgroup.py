@@ -257,6 +257,11 @@ def minimum_of(group: PodGroup | None, pods: Iterable[Json]) -> int:
     return 1
 
 
+def says_minimum(pod: Json) -> bool:
+    """It brings its gang's minimum along, so that no PodGroup object is needed."""
+    return MIN_AVAILABLE_LABEL in labels(pod) or MIN_AVAILABLE in annotations_of(pod)
+
+
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """One gang of a workload, with the pods that exist of it."""
 
@@ -310,6 +315,8 @@ def _incomplete(members: list[Member], override: int | None, expected: Iterable[
     if absent:
         return f"gang {absent[0]} that it is named together with does not exist yet"
     for member in members:
+        if member.group is None and not any(says_minimum(p) for p in member.pods):
+            return f"its PodGroup {member.gang} does not exist yet"
         needed = override or member.minimum
         # A pod that succeeded has done its part; one on its way out will not come back.
         present = [p for p in member.pods if phase(p) == "Succeeded" or runnable(p)]

@@ -21,17 +21,20 @@ from makeway.client.watch import DELETED
 from makeway.control.config import Configuration, policy_of
 from makeway.control.loop import Loop, OnCycle
 from makeway.control.ports import Clock
+from makeway.engine.fairness import share
+from makeway.engine.state import State
 from makeway.errors import UserError
 from makeway.kinds import pod
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
-from makeway.kube import jobs, pods, queues, standing, workloads
+from makeway.kinds.podgroup import gang_of
+from makeway.kube import jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
 from makeway.kube.preempting import reconcile_preemption
 from makeway.kube.preemptions import is_open
 from makeway.kube.projection import Projection
-from makeway.kube.resources import REQUIRED, RESOURCES
+from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
 from makeway.kube.world import World
 from makeway.kube.writer import Writer
 from makeway.model.decision import Evict, Plan
@@ -41,10 +44,12 @@ log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.003  # changes that come together are looked at together
 QUEUE_STATUS_EVERY_S: Final = 0.2
+SOON_S: Final = 0.25
 LOOK_FOR_KINDS_EVERY_S: Final = 15.0
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 10.0
 QUEUES: Final = ("ClusterQueue", "LocalQueue")
+MOST_IN_A_PASS: Final = 256  # so that decisions do not wait for a flood of steps
 
 Task = tuple[str, str]  # what to reconcile: kind of reconcile, key
 
@@ -66,7 +71,7 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._failures = 0
-        self._served: set[str] = set()
+        self.served: set[str] = set()
         self.copy.listen(self._note)
 
     # Watching
@@ -74,8 +79,8 @@ class KubeCluster:
     async def follow(self, group: asyncio.TaskGroup, synced: asyncio.Event) -> None:
         """Watch all kinds that the API serves; the others when they appear."""
         while True:
-            fresh = [k for k in RESOURCES if k not in self._served and await self._serves(k)]
-            missing = REQUIRED - self._served - set(fresh)
+            fresh = [k for k in RESOURCES if k not in self.served and await self._serves(k)]
+            missing = REQUIRED - self.served - set(fresh)
             if missing:
                 raise UserError(f"the API does not serve {', '.join(sorted(missing))}.")
             reflectors = [self._watch(kind, group) for kind in fresh]
@@ -93,14 +98,17 @@ class KubeCluster:
             if error.not_found:
                 return False
             raise
-        return any(r.get("name") == resource.plural for r in answer.get("resources") or [])
+        names = {str(r.get("name")) for r in answer.get("resources") or []}
+        if f"{resource.plural}/status" in names:
+            self.world.subresources.add(f"{kind}/status")
+        return resource.plural in names
 
     def _watch(self, kind: str, group: asyncio.TaskGroup) -> Reflector[Object]:
         reflector: Reflector[Object] = Reflector(
             self._client, RESOURCES[kind], partial(self._hear, kind)
         )
         group.create_task(reflector.run(), name=f"watch {kind}")
-        self._served.add(kind)
+        self.served.add(kind)
         return reflector
 
     def _hear(self, kind: str, change: str, obj: Object) -> None:
@@ -138,18 +146,25 @@ class KubeCluster:
                 self._mark_workloads(
                     w for w in self.copy.all("Workload") if not standing.has_quota(w)
                 )
+            case "LimitRange":
+                space = key_.split("/", 1)[0]
+                self._mark_workloads(self.copy.by("workloads by namespace", space))
             case "PriorityClass" | "WorkloadPriorityClass":
                 self._mark_all("Job")
                 for one in self.copy.all("Pod"):
                     self._mark_pod(one)
                 self._mark_workloads(self.copy.all("Workload"))
-            case "Preemption":
-                self._mark("Preemption", key_)
+            case "Preemption" | "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+                self._mark(kind, key_)
 
     def _note_pod(self, before: Object | None, after: Object | None) -> None:
         for state in (before, after):
             if state is not None:
                 self._mark_pod(state)
+                gang = gang_of(state)
+                if gang is not None:
+                    for kind in POD_GROUPS:
+                        self._mark(kind, gang)
         if after is None and before is not None and pod.queued(before):
             self._mark_workloads(self.copy.by("workloads by owner", uid(before)))
         self._mark_open_preemptions()
@@ -163,6 +178,10 @@ class KubeCluster:
 
     def _note_workload(self, key_: str, before: Object | None, after: Object | None) -> None:
         self._mark("Workload", key_)
+        if before is not None and standing.unready(before):
+            # Somebody may wait for just this one to be ready, or gone.
+            for waiting in self.applier.blocked:
+                self.projection.remark(waiting)
         for state in (before, after):
             if state is None:
                 continue
@@ -216,6 +235,9 @@ class KubeCluster:
         marked, self._tasks = self._tasks, {}
         work: list[tuple[Task, list[Action]]] = []
         for task in marked:
+            if len(work) >= MOST_IN_A_PASS:
+                self._tasks[task] = None
+                continue
             if task[0] in QUEUES and self._too_soon(task, now):
                 continue
             steps = self._steps(task, now)
@@ -261,6 +283,10 @@ class KubeCluster:
                 return queues.reconcile_local_queue(found, self.world, now)
             case "ResourceFlavor":
                 return queues.reconcile_flavor(found, self.world)
+            case "Cohort":
+                return queues.reconcile_cohort(found, self.world)
+            case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+                return podgroups.reconcile(what, found, self.world, now)
             case "Preemption":
                 return reconcile_preemption(found, self.world, now)
             case _:
@@ -315,11 +341,14 @@ class KubeCluster:
             times.append(self.applier.later)
         return min(times, default=None)
 
+    def ring_soon(self) -> bool:
+        """Something is put off for a moment only."""
+        return bool(self._timers) and self._timers[0][0] <= self._clock.now() + SOON_S
+
     @property
     def idle(self) -> bool:
-        soon = self._clock.now() + QUEUE_STATUS_EVERY_S
-        near = bool(self._timers) and self._timers[0][0] <= soon
-        return not (self._tasks or self.projection.pending or near or self._changed.is_set())
+        waiting = self._tasks or self.projection.pending or self._changed.is_set()
+        return not waiting and not self.ring_soon()
 
     async def apply(self, plan: Plan) -> None:
         now = self._clock.now()
@@ -334,9 +363,22 @@ class KubeCluster:
             self.projection.remark(decision.workload)
         await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 12)))
 
+    def observe(self, state: State) -> None:
+        """After a cycle: the shares that queues and cohorts show under fair sharing."""
+        if self.world.config.fair_sharing is None:
+            return
+        tree = state.ledger.tree
+        nodes = [("ClusterQueue", node) for node in tree.queues.values()]
+        nodes += [("Cohort", node) for node in tree.cohorts.values()]
+        for kind, node in nodes:
+            value = share(node).rounded()
+            if self.world.shares.get((kind, node.name)) != value:
+                self.world.shares[kind, node.name] = value
+                self._mark(kind, node.name)
+
     async def _write_ahead(self, plan: Plan, now: float) -> Plan:
         """Preemptions are on record before the first victim is touched; who is not on record is spared for now."""
-        if "Preemption" not in self._served:
+        if "Preemption" not in self.served:
             return plan
         records = self.applier.first(plan, now)
         unwritten = set()
@@ -362,7 +404,13 @@ async def run_scheduler(
 ) -> None:
     """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
     cluster = KubeCluster(client, config, clock)
-    loop = Loop(cluster, clock, policy_of(config), on_cycle=on_cycle)
+
+    def watch(state: State, plan: Plan, now: float) -> None:
+        cluster.observe(state)
+        if on_cycle is not None:
+            on_cycle(state, plan, now)
+
+    loop = Loop(cluster, clock, policy_of(config), on_cycle=watch)
     synced = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(cluster.writer.tell_all(), name="events")

@@ -46,6 +46,7 @@ from makeway.kube.pods import notice_s
 from makeway.kube.projection import Projection, placement_json
 from makeway.kube.world import World
 from makeway.model.decision import Admit, Bind, Evict, Hold, Plan, Wait
+from makeway.model.reason import Reason
 from makeway.model.workload import Workload, WorkloadId
 
 HUMAN: Final = {
@@ -58,6 +59,7 @@ HUMAN: Final = {
 REWRITE_EVERY_S: Final = 10.0
 REWRITES_IN_A_ROW: Final = 5.0
 HOLD_AFTER_S: Final = 60.0
+NOT_ALL_READY: Final = "waiting for all admitted workloads to be in PodsReady condition"
 
 
 class Told(msgspec.Struct):
@@ -80,6 +82,7 @@ class Applier:
         self._copy = world.copy
         self._projection = projection
         self._told: dict[str, Told] = {}
+        self.blocked: set[WorkloadId] = set()  # would have quota if others were ready
         self.later: float | None = None  # a status that was held back is due then
 
     def first(self, plan: Plan, now: float) -> dict[WorkloadId, list[Action]]:
@@ -96,8 +99,11 @@ class Applier:
         """Everything else."""
         self.later = None
         lists: list[list[Action]] = []
-        for admit in plan.admits:
+        admits, refused = self._one_at_a_time(plan)
+        for admit in admits:
             lists += self._admit(admit, now)
+        for wait in refused:
+            lists += self._wait(wait, now, nominated=False)
         for evict in plan.evicts:
             if not evict.already:
                 lists += self._evict(evict, now)
@@ -107,6 +113,27 @@ class Applier:
         for wait in plan.waits:
             lists += self._wait(wait, now, nominated=wait.workload in held)
         return [actions for actions in lists if actions]
+
+    def _one_at_a_time(self, plan: Plan) -> tuple[list[Admit], list[Wait]]:
+        """`blockAdmission`: nobody gets quota before the pods of all who have it are ready."""
+        self.blocked = set()
+        admits = list(plan.admits)
+        if not self._world.config.blocks_admission:
+            return admits, []
+        found = self._copy.all("Workload")
+        open_door = not any(standing.unready(workload) for workload in found)
+        passed: list[Admit] = []
+        for admit in admits:
+            workload = self._copy.get("Workload", admit.workload)
+            if admit.admission is None or workload is None or standing.has_quota(workload):
+                passed.append(admit)
+            elif open_door:
+                passed.append(admit)
+                open_door = False
+            else:
+                self.blocked.add(admit.workload)
+        reason = Reason(kind="checks", kueue="WaitingForPodsReady", message=NOT_ALL_READY)
+        return passed, [Wait(workload=w, reason=reason) for w in sorted(self.blocked)]
 
     def _model(self, workload_id: str) -> Workload | None:
         found = self._projection.known(Workload, workload_id)
@@ -443,10 +470,13 @@ class Applier:
             if told.left < 1:
                 self._remind(now + (1 - told.left) * REWRITE_EVERY_S)
                 return []
-        change = standing.wait(found, reason, message, model.pod_sets if model else (), now)
+        asked = model.pod_sets if model is not None and message != NOT_ALL_READY else ()
+        change = standing.wait(found, reason, message, asked, now)
         told.sense, told.left = sense, max(0.0, told.left - 1)
         if not change:
             return []
+        if message == NOT_ALL_READY:
+            return [patch_status("Workload", found, change)]
         event = self._workload_event(found, reason, message, warning=True)
         return [patch_status("Workload", found, change, event)]
 
@@ -456,6 +486,7 @@ class Applier:
     def _wait_pods(self, wait: Wait, now: float) -> list[list[Action]]:
         """Pods without a Workload object carry their reason themselves."""
         lists: list[list[Action]] = []
+        leaving = self._some_have_left(wait.workload)
         for key_ in self._pods_of(wait.workload):
             found = self._copy.get("Pod", key_)
             if (
@@ -465,13 +496,29 @@ class Applier:
                 or terminating(found)
             ):
                 continue
-            # Who waits for others to leave keeps pointing at their nodes.
-            draining = wait.reason.kind == "waiting-for-victims"
-            node = str(status(found).get("nominatedNodeName") or "") if draining else ""
-            scheduler = pod.scheduler_name(found)
-            message = words.unschedulable(wait.reason, scheduler, draining=draining and bool(node))
+            node = str(status(found).get("nominatedNodeName") or "")
+            if wait.reason.kind != "waiting-for-victims":
+                node = ""
+            elif node and not leaving:
+                continue  # nothing new: it was told whom it waits for
+            message = words.unschedulable(
+                wait.reason, pod.scheduler_name(found), draining=leaving and bool(node)
+            )
             lists.append(self._unschedulable(found, message, node, now))
         return lists
+
+    def _some_have_left(self, workload_id: str) -> bool:
+        """Of the victims that it waits for, some are gone and some are not."""
+        keys = [
+            pod_key
+            for record in self._copy.all("Preemption")
+            if preemptions.is_open(record) and spec(record).get("preemptor") == workload_id
+            for victim in spec(record).get("victims") or []
+            for pod_key in victim.get("pods") or self._pods_of(victim["workload"])
+        ]
+        found = [self._copy.get("Pod", pod_key) for pod_key in keys]
+        gone = [one is None or pod.ended(one) for one in found]
+        return any(gone) and not all(gone)
 
     def _unschedulable(self, found: Object, message: str, node: str, now: float) -> list[Action]:
         known = conditions.find(found, "PodScheduled") or {}

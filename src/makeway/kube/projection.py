@@ -25,6 +25,7 @@ from makeway.kinds import (
     podgroup,
     resourceflavor,
     topology,
+    volumes,
     workload,
 )
 from makeway.kinds import namespace as namespaces
@@ -129,6 +130,7 @@ class Projection:
         if kind in SIMPLE:
             self._mark(kind, key_)
             if kind == "Namespace":
+                # Its labels may say that others place its pods.
                 for found in self._copy.by("workloads by namespace", key_):
                     self._mark("workload", key(found))
         elif kind == "Workload":
@@ -147,6 +149,12 @@ class Projection:
             self._mark("workload", key_)
         elif kind == "Preemption":
             self._mark("hold", key_)
+        elif kind == "LimitRange":
+            for found in self._copy.by("workloads by namespace", key_.split("/", 1)[0]):
+                self._mark("workload", key(found))
+        elif kind == "PersistentVolumeClaim":
+            for user in self._copy.by("pods by claim", key_):
+                self._mark("pod", key(user))
 
     def _note_job(self, changed: Json) -> None:
         for owned in self._copy.by("workloads by owner", uid(changed)):
@@ -230,16 +238,19 @@ class Projection:
             role = podgroup.role_hash(one) if pod.group_name(one) else "main"
             return WorkloadId(f"{space}/{pod.workload_of_queued(one)}"), role
         gang = podgroup.gang_of(one)
-        if gang is not None and self._is_gang(gang):
+        if gang is not None and self._is_gang(gang, one):
             return self._gang_id(gang), gang
         parent = self._indexed_parent(one)
         if parent is not None:
             return WorkloadId(key(parent)), "main"
         return WorkloadId(key(one)), "main"
 
-    def _is_gang(self, gang: str) -> bool:
+    def _is_gang(self, gang: str, one: Json) -> bool:
+        """The default scheduler's pods may carry the label without meaning it; other schedulers' wait for their PodGroup."""
         groups = list(self._world.pod_groups(gang))
-        return not groups or any(group.minimum is not None for group in groups)
+        if groups:
+            return any(group.minimum is not None for group in groups)
+        return podgroup.says_minimum(one) or pod.scheduler_name(one) != pod.DEFAULT_SCHEDULER
 
     def _gang_id(self, gang: str) -> WorkloadId:
         group = next(iter(self._world.pod_groups(gang)), None)
@@ -263,7 +274,10 @@ class Projection:
         found = self._copy.get("Pod", key_)
         if found is None:
             return None
-        return pod.pod_from(found, *self.workload_of(found))
+        made = pod.pod_from(found, *self.workload_of(found))
+        return msgspec.structs.replace(
+            made, shape=volumes.with_volumes(made.shape, found, self._copy.get)
+        )
 
     # Workloads
 
@@ -330,7 +344,8 @@ class Projection:
 
     def _queued(self, found: Json) -> Workload:
         """A Workload object, with what its owner says about it."""
-        read = workload.read(_without_promises(found))
+        read = workload.read(_without_promises(self._world.counted(found)))
+        refused = "" if standing.has_quota(found) else self._world.refusal(found)
         owner = self._world.owner_of(found)
         template = ((spec(found).get("podSets") or [{}])[0]).get("template") or {}
         places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
@@ -342,6 +357,7 @@ class Projection:
             pod_priority=self._pod_priority(template),
             protected=pod.protected(template) or pod.protected(owner or {}),
             placement=self._placement(found),
+            held_back=read.held_back or refused,
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
 

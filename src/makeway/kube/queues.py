@@ -39,6 +39,7 @@ def reconcile_cluster_queue(queue: Json, world: World, now: float) -> Steps:
     doors = world.copy.by("local queues by cluster queue", name(queue))
     waiting = [w for door in doors for w in pending(door, world)]
     wanted = _counts(reserving, len(waiting)) | _usage(queue, reserving, with_borrowed=True)
+    wanted |= _share("ClusterQueue", queue, world)
     _write("ClusterQueue", queue, changed, wanted, steps)
     return steps
 
@@ -58,6 +59,20 @@ def reconcile_local_queue(queue: Json, world: World, now: float) -> Steps:
         wanted |= _usage(cluster_queue, reserving, with_borrowed=False)
     _write("LocalQueue", queue, changed, wanted, steps)
     return steps
+
+
+def reconcile_cohort(cohort: Json, world: World) -> Steps:
+    steps = Steps()
+    wanted = _share("Cohort", cohort, world)
+    if wanted and status(cohort).get("fairSharing") != wanted["fairSharing"]:
+        steps.actions.append(patch_status("Cohort", cohort, wanted))
+    return steps
+
+
+def _share(kind: str, obj: Json, world: World) -> Object:
+    """Under fair sharing: how much it takes from others, for its weight."""
+    found = world.shares.get((kind, name(obj)))
+    return {} if found is None else {"fairSharing": {"weightedShare": found}}
 
 
 def _write(kind: str, queue: Json, changed: Conditions, wanted: Object, steps: Steps) -> None:

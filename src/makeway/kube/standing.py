@@ -53,6 +53,15 @@ def finished(workload: Json) -> bool:
     return conditions.is_true(workload, FINISHED)
 
 
+def unready(workload: Json) -> bool:
+    """Has its quota, and not all of its pods are ready yet."""
+    return (
+        admitted(workload)
+        and not finished(workload)
+        and not conditions.is_true(workload, PODS_READY)
+    )
+
+
 def active(workload: Json) -> bool:
     return bool((workload.get("spec") or {}).get("active", True))
 

@@ -18,6 +18,7 @@ NO_CLAIMS: Final = "no new claims to deallocate, "
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 NO_POTENTIAL_VICTIMS: Final = "no potential victims"
 TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
+TERMINATING_THERE: Final = "not eligible due to terminating pod on the nominated node."
 
 
 def fit_error(reason: Reason) -> str:
@@ -25,19 +26,22 @@ def fit_error(reason: Reason) -> str:
     if not reason.nodes_total:
         return NO_NODES
     if not reason.verdicts:
-        return f"0/{reason.nodes_total} nodes are available: {reason.message or reason.kind}."
+        # kube-scheduler's own tail: the plugin that looks at claims finds nothing to say.
+        why = reason.message or reason.kind
+        return f"0/{reason.nodes_total} nodes are available: {why}. not found"
     return f"0/{reason.nodes_total} nodes are available: {_histogram(reason.verdicts)}."
 
 
 def unschedulable(reason: Reason, scheduler: str, *, draining: bool = False) -> str:
     """The whole message of a pod that waits. `draining`: its victims are on their way out already."""
     said = fit_error(reason)
-    if said == NO_NODES:
+    if said == NO_NODES or not reason.verdicts:
         return said
     ours = scheduler == KOORDINATOR
     claims = "" if ours else NO_CLAIMS
     if reason.kind == "waiting-for-victims":
-        return f"{said} {claims}preemption: {TERMINATING}" if draining else said
+        leaving = TERMINATING_THERE if ours else TERMINATING
+        return f"{said} {claims}preemption: {leaving}" if draining else said
     if reason.not_eligible:
         return f"{said} {claims}preemption: {reason.not_eligible}"
     if reason.even_after:

@@ -24,9 +24,10 @@ from makeway.kinds.metadata import (
     status,
     terminating,
 )
+from makeway.kinds.workload import read
 from makeway.kube import standing
 from makeway.kube.actions import Patch, Steps, Tell, about, patch_object, patch_status
-from makeway.kube.events import JOB_CONTROLLER, POD_CONTROLLER, WORKLOAD_CONTROLLER
+from makeway.kube.events import ADMISSION, JOB_CONTROLLER, POD_CONTROLLER, WORKLOAD_CONTROLLER
 from makeway.kube.queues import activity
 from makeway.kube.world import World
 
@@ -358,10 +359,22 @@ def _queue_trouble(workload: Json, world: World, _steps: Steps, now: float) -> P
     if standing.has_quota(workload) or not standing.active(workload):
         return None
     trouble = queue_trouble(workload, world)
-    if trouble is None:
+    if trouble is not None:
+        change = standing.wait(workload, *trouble, (), now)
+        return patch_status("Workload", workload, change) if change else None
+    refused = world.refusal(workload)
+    if not refused:
         return None
-    change = standing.wait(workload, *trouble, (), now)
-    return patch_status("Workload", workload, change) if change else None
+    pod_sets = read(world.counted(workload)).pod_sets
+    change = standing.wait(workload, "Misconfigured", refused, pod_sets, now)
+    told = Tell(
+        about=about("Workload", workload),
+        type="Warning",
+        reason="Misconfigured",
+        note=refused,
+        component=ADMISSION,
+    )
+    return patch_status("Workload", workload, change, told) if change else None
 
 
 def queue_trouble(workload: Json, world: World) -> tuple[str, str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from makeway.control.config import Configuration
-from makeway.kinds import composing, pod, podgroup
+from makeway.kinds import composing, limits, pod, podgroup, volumes
 from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import (
     QUEUE_NAME,
@@ -32,12 +32,16 @@ class World:
     def __init__(self, copy: LocalCopy, config: Configuration) -> None:
         self.copy = copy
         self.config = config
+        self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
+        self.subresources: set[str] = set()  # "PodGroup/status", where the API serves it
+        copy.index("limit ranges", "LimitRange", lambda obj: [namespace(obj)])
         copy.index("children", "Pod", _owner_uids)
         copy.index("workloads by owner", "Workload", _owner_uids)
         copy.index("workloads by local queue", "Workload", _local_queue)
         copy.index("workloads by cluster queue", "Workload", _cluster_queue)
         copy.index("local queues by cluster queue", "LocalQueue", _target_queue)
         copy.index("pods by group", "Pod", _group)
+        copy.index("pods by claim", "Pod", _claims)
         copy.index("pods by gang", "Pod", _gang)
         copy.index("pods by workload", "Pod", _workload)
         copy.index("workloads by namespace", "Workload", lambda obj: [namespace(obj)])
@@ -54,6 +58,39 @@ class World:
 
     def flavor(self, flavor_name: str) -> Object | None:
         return self.copy.get("ResourceFlavor", flavor_name)
+
+    def counted(self, workload: Json) -> Object:
+        """The Workload as its pods will be counted: with the defaults of its namespace and runtime classes."""
+        ranges = self.copy.by("limit ranges", namespace(workload))
+        pod_sets = spec(workload).get("podSets") or []
+        if not ranges and not any(_runtime(pod_set) for pod_set in pod_sets):
+            return dict(workload)
+        found = limits.summarize(ranges)
+        fixed = [
+            {
+                **pod_set,
+                "template": {
+                    **pod_set["template"],
+                    "spec": limits.limited(
+                        pod_set["template"].get("spec") or {},
+                        found,
+                        self.copy.get("RuntimeClass", _runtime(pod_set)),
+                    ),
+                },
+            }
+            for pod_set in pod_sets
+        ]
+        return {**workload, "spec": {**spec(workload), "podSets": fixed}}
+
+    def refusal(self, workload: Json) -> str:
+        """Why the API would refuse its pods; empty when it would not."""
+        found = limits.summarize(self.copy.by("limit ranges", namespace(workload)))
+        for index, pod_set in enumerate(spec(self.counted(workload)).get("podSets") or []):
+            path = f"spec.podSets[{index}].template.spec"
+            said = limits.trouble(pod_set["template"].get("spec") or {}, found, path)
+            if said:
+                return said
+        return ""
 
     def local_queue_of(self, workload: Json) -> Object | None:
         return self.copy.get(
@@ -118,6 +155,10 @@ class World:
                 yield podgroup.pod_group_from(found)
 
 
+def _runtime(pod_set: Json) -> str:
+    return str((pod_set["template"].get("spec") or {}).get("runtimeClassName") or "")
+
+
 def _owner_uids(obj: Json) -> list[str]:
     return [str(owner.get("uid")) for owner in owners(obj)]
 
@@ -138,6 +179,10 @@ def _target_queue(local_queue: Json) -> list[str]:
 def _group(obj: Json) -> list[str]:
     group = pod.group_of(obj)
     return [f"{group.namespace}/{group.name}"] if group else []
+
+
+def _claims(obj: Json) -> list[str]:
+    return [f"{namespace(obj)}/{claim}" for claim in volumes.claim_names(obj)]
 
 
 def _gang(obj: Json) -> list[str]:

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 32
 EVENTS_AT_ONCE: Final = 4
 MOST_EVENTS_WAITING: Final = 20_000
+BUSY: Final = 16  # writes under way before which events step back
+PAUSE_S: Final = 0.02
+LONGEST_SILENCE_S: Final = 5.0
 
 
 class Writer:
@@ -38,6 +41,8 @@ class Writer:
         self._tells: deque[Tell] = deque(maxlen=MOST_EVENTS_WAITING)
         self._to_tell = asyncio.Event()
         self._telling = 0
+        self._under_way = 0
+        self._tell_by = 0.0
         self.calls = 0
 
     @property
@@ -47,7 +52,20 @@ class Writer:
 
     async def run_all(self, lists: Iterable[list[Action]]) -> list[bool]:
         """Each list in its order, the lists side by side; False where a list was cut short."""
-        return await asyncio.gather(*(self.run(actions) for actions in lists))
+        work = list(lists)
+        if self._under_way <= BUSY < len(work):
+            self._tell_by = self._clock.now() + LONGEST_SILENCE_S
+        self._under_way += len(work)
+        try:
+            return await asyncio.gather(*(self._counted(actions) for actions in work))
+        finally:
+            self._under_way = max(0, self._under_way)
+
+    async def _counted(self, actions: list[Action]) -> bool:
+        try:
+            return await self.run(actions)
+        finally:
+            self._under_way -= 1
 
     async def run(self, actions: Iterable[Action]) -> bool:
         for action in actions:
@@ -175,6 +193,8 @@ class Writer:
                 self._to_tell.clear()
                 await self._to_tell.wait()
                 continue
+            if await self._let_others_first():
+                continue
             tell = self._tells.popleft()
             self._telling += 1
             try:
@@ -183,6 +203,15 @@ class Writer:
                 log.debug("event %s: %s", tell.reason, error)
             finally:
                 self._telling -= 1
+
+    async def _let_others_first(self) -> bool:
+        """Events can wait while decisions are being written, but not for ever."""
+        busy = self._under_way > BUSY and self._clock.now() < self._tell_by
+        if busy:
+            await asyncio.sleep(PAUSE_S)
+        else:
+            self._tell_by = self._clock.now() + LONGEST_SILENCE_S if self._under_way > BUSY else 0.0
+        return busy
 
     async def _tell_one(self, tell: Tell) -> None:
         event, told = self._scribe.write(tell, self._clock.now())

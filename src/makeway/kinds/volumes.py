@@ -1,0 +1,54 @@
+"""Where a pod's volumes let it run: claims that do not exist, are not bound, or are bound to certain nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from makeway.kinds.labels import read_node_terms
+from makeway.kinds.metadata import Json, metadata, name, spec, status
+from makeway.model.selectors import NodeTerm
+from makeway.model.workload import PodShape
+
+Find = Callable[[str, str], Json | None]  # kind, key
+WAITS_FOR_POD = "WaitForFirstConsumer"
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+
+
+def claim_names(pod: Json) -> Iterator[str]:
+    """The claims a pod uses: named ones, and those made for it alone."""
+    for volume in spec(pod).get("volumes") or []:
+        if volume.get("persistentVolumeClaim"):
+            yield str(volume["persistentVolumeClaim"].get("claimName") or "")
+        elif volume.get("ephemeral"):
+            yield f"{name(pod)}-{volume.get('name')}"
+
+
+def with_volumes(shape: PodShape, pod: Json, find: Find) -> PodShape:
+    """The shape with what its claims add to it."""
+    terms: list[tuple[NodeTerm, ...]] = []
+    for claim_name in claim_names(pod):
+        claim = find("PersistentVolumeClaim", f"{shape.namespace}/{claim_name}")
+        if claim is None or metadata(claim).get("deletionTimestamp"):
+            return msgspec.structs.replace(
+                shape, blocked=f'persistentvolumeclaim "{claim_name}" not found'
+            )
+        if status(claim).get("phase") == "Bound":
+            terms += _places(claim, find)
+        elif not _binds_late(claim, find):
+            return msgspec.structs.replace(shape, blocked=UNBOUND)
+    return msgspec.structs.replace(shape, volume_terms=tuple(terms)) if terms else shape
+
+
+def _places(claim: Json, find: Find) -> list[tuple[NodeTerm, ...]]:
+    """The nodes that its volume can be reached from."""
+    volume = find("PersistentVolume", str(spec(claim).get("volumeName") or "")) or {}
+    required = (spec(volume).get("nodeAffinity") or {}).get("required")
+    found = read_node_terms(required)
+    return [found] if found else []
+
+
+def _binds_late(claim: Json, find: Find) -> bool:
+    storage = find("StorageClass", str(spec(claim).get("storageClassName") or "")) or {}
+    return storage.get("volumeBindingMode") == WAITS_FOR_POD

@@ -1,0 +1,77 @@
+"""One file: Kueue's Configuration as it is, with ours beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from makeway.control.config import load, parse, policy_of
+from makeway.errors import UserError
+
+KUEUE = """
+apiVersion: config.kueue.x-k8s.io/v1beta1
+kind: Configuration
+health: {healthProbeBindAddress: ":8081"}
+manageJobsWithoutQueueName: true
+waitForPodsReady:
+  enable: true
+  timeout: 5m
+  blockAdmission: true
+  requeuingStrategy: {timestamp: Creation, backoffLimitCount: 5}
+integrations: {frameworks: ["batch/job", "pod"]}
+fairSharing: {enable: true, preemptionStrategies: [LessThanInitialShare]}
+resources: {quotaCheckStrategy: IgnoreUndeclared}
+makeway:
+  victims: kueue
+  bands: [[0, 999], [1000, 1999]]
+  pdb: soft
+  reserveAfter: 30m
+"""
+
+
+def test_kueues_file_is_read_as_it_is() -> None:
+    config = parse(KUEUE)
+    assert config.blocks_admission
+    assert config.manage_jobs_without_queue_name
+    policy = policy_of(config)
+    assert (policy.victims, policy.fair_sharing, policy.fair_strategies) == (
+        "kueue",
+        True,
+        ("LessThanInitialShare",),
+    )
+    assert policy.requeuing_timestamp == "Creation"
+    assert policy.ignore_undeclared
+    assert policy.bands == ((0, 999), (1000, 1999))
+    assert (policy.budgets_soft, policy.reserve_after_s) == (True, 1800.0)
+
+
+def test_an_empty_file_is_kueues_defaults() -> None:
+    config = parse("")
+    assert config.waits_for_pods
+    assert not config.blocks_admission
+    assert policy_of(config).victims == "least-loss"
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("makeway: {victim: kueue}", "$.makeway"),
+        ("makeway: {victims: cheapest}", "$.makeway.victims"),
+        ("waitForPodsReady: {timeout: soon}", "$.waitForPodsReady.timeout"),
+        ("waitForPodsReady: {requeuingStrategy: {backoffLimitCount: many}}", "backoffLimitCount"),
+        ("queues: []", "queues"),
+    ],
+)
+def test_a_mistake_is_named_with_its_path(text: str, path: str) -> None:
+    with pytest.raises(UserError) as told:
+        parse(text, where="config.yaml")
+    assert path in str(told.value)
+    assert str(told.value).startswith("config.yaml: ")
+
+
+def test_what_is_no_yaml_and_what_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not YAML"):
+        parse("a: [")
+    with pytest.raises(UserError, match="cannot be read"):
+        load(tmp_path / "absent.yaml")

@@ -1,0 +1,79 @@
+"""The local copy: newer wins, gone stays gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from makeway.kube.copy import LocalCopy
+
+
+def obj(version: int, uid: str = "u", **labels: str) -> dict[str, Any]:
+    meta = {
+        "name": "a",
+        "namespace": "n",
+        "uid": uid,
+        "resourceVersion": str(version),
+        "labels": labels,
+    }
+    return {"metadata": meta}
+
+
+def indexed() -> LocalCopy:
+    copy = LocalCopy()
+    copy.index("by color", "Pod", lambda o: [o["metadata"]["labels"].get("color", "")])
+    return copy
+
+
+def test_an_older_version_changes_nothing() -> None:
+    copy = indexed()
+    copy.take("Pod", obj(5, color="red"))
+    copy.take("Pod", obj(4, color="blue"))
+    assert len(copy.by("by color", "red")) == 1
+    assert copy.by("by color", "blue") == []
+
+
+def test_an_index_forgets_what_changed() -> None:
+    copy = indexed()
+    copy.take("Pod", obj(5, color="red"))
+    copy.take("Pod", obj(6, color="blue"))
+    assert copy.by("by color", "red") == []
+    assert len(copy.by("by color", "blue")) == 1
+
+
+def test_what_is_gone_does_not_come_back_with_a_late_answer() -> None:
+    copy = indexed()
+    copy.take("Pod", obj(5))
+    copy.drop("Pod", obj(6))
+    copy.take("Pod", obj(7))
+    assert copy.get("Pod", "n/a") is None
+
+
+def test_a_successor_of_the_same_name_is_another_object() -> None:
+    copy = indexed()
+    copy.take("Pod", obj(5, "old"))
+    copy.take("Pod", obj(7, "new"))
+    copy.drop("Pod", obj(6, "old"))
+    found = copy.get("Pod", "n/a")
+    assert found is not None
+    assert found["metadata"]["uid"] == "new"
+
+
+def test_an_assumption_lasts_until_something_newer_is_heard() -> None:
+    copy = indexed()
+    copy.take("Pod", obj(5, color="red"))
+    copy.assume("Pod", obj(5, color="blue"))
+    assert len(copy.by("by color", "blue")) == 1
+    copy.take("Pod", obj(6, color="red"))
+    assert len(copy.by("by color", "red")) == 1
+
+
+def test_listeners_hear_of_each_change_once() -> None:
+    copy = indexed()
+    heard: list[tuple[bool, bool]] = []
+    copy.listen(lambda _kind, _key, before, after: heard.append((before is None, after is None)))
+    copy.take("Pod", obj(5))
+    copy.take("Pod", obj(5))
+    copy.take("Pod", obj(6))
+    copy.drop("Pod", obj(6))
+    copy.drop("Pod", obj(6))
+    assert heard == [(True, False), (False, False), (False, True)]

@@ -1,0 +1,264 @@
+"""A queued Job from its first moment to its last, in step with its Workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.kube.board import (
+    Board,
+    cluster_queue,
+    flavor,
+    job,
+    local_queue,
+    node,
+    priority_class,
+)
+
+PREEMPTS: dict[str, Any] = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+
+
+def board(cpu: str = "10", config: str = "", **spec: Any) -> Board:
+    made = Board(config)
+    made.put("Namespace", {"metadata": {"name": "default"}})
+    made.put("ResourceFlavor", flavor())
+    made.put("ClusterQueue", cluster_queue(cpu=cpu, **spec))
+    made.put("LocalQueue", local_queue())
+    made.put("WorkloadPriorityClass", priority_class("low", 100))
+    made.put("WorkloadPriorityClass", priority_class("high", 1000))
+    for name in ("node-1", "node-2"):
+        made.put("Node", node(name))
+    return made
+
+
+async def test_is_admitted_and_started_with_the_labels_of_its_queue() -> None:
+    b = board()
+    b.put("Job", job("train", priority="low"))
+
+    await b.settle()
+
+    workload = b.workload_of("train")
+    assert workload["spec"]["priority"] == 100
+    assert b.condition(workload, "Admitted") == ("True", "Admitted", "The workload is admitted")
+    started = b.get("Job", "default/train")
+    assert started["spec"]["suspend"] is False
+    template = started["spec"]["template"]["metadata"]
+    assert template["labels"]["kueue.x-k8s.io/cluster-queue-name"] == "cq"
+    assert template["annotations"] == {"kueue.x-k8s.io/workload": workload["metadata"]["name"]}
+    assert b.told("Started") == ["Admitted by clusterQueue cq"]
+
+
+async def test_runs_where_its_flavor_says() -> None:
+    b = board()
+    b.put(
+        "ResourceFlavor",
+        flavor(nodeLabels={"tier": "spot"}, tolerations=[{"key": "spot", "operator": "Exists"}]),
+    )
+    b.patch("Node", "node-1", {"metadata": {"labels": {"tier": "spot"}}})
+    b.put("Job", job("train"))
+
+    await b.settle()
+
+    pod_spec = b.get("Job", "default/train")["spec"]["template"]["spec"]
+    assert pod_spec["nodeSelector"] == {"tier": "spot"}
+    assert pod_spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+
+
+async def test_waits_with_kueues_words_when_the_quota_is_taken() -> None:
+    b = board(cpu="4")
+    b.put("Job", job("first", "3"))
+    await b.settle()
+    b.put("Job", job("second", "3"))
+
+    await b.settle()
+
+    assert b.condition(b.workload_of("second"), "QuotaReserved") == (
+        "False",
+        "WaitingForQuota",
+        "couldn't assign flavors to pod set main: insufficient unused quota for cpu in flavor "
+        "default-flavor, 2 more needed",
+    )
+    assert b.get("Job", "default/second")["spec"]["suspend"] is True
+
+
+async def test_a_victim_is_suspended_restored_and_requeued() -> None:
+    b = board(cpu="4", **PREEMPTS)
+    b.put("Job", job("low", "3", priority="low"))
+    await b.settle()
+    await b.run_pods("low")
+    before = b.workload_of("low")
+    assert b.condition(before, "PodsReady")[0] == "True"
+    b.put("Job", job("high", "3", priority="high"))
+    await b.settle()
+
+    # Told to stop, it holds its quota until its pods are on their way out.
+    low = b.get("Job", "default/low")
+    assert low["spec"]["suspend"] is True
+    assert low["metadata"]["annotations"] == {"kueue.x-k8s.io/stopping": "true"}
+    assert b.condition(b.workload_of("low"), "QuotaReserved")[0] == "True"
+    assert b.condition(b.workload_of("high"), "QuotaReserved")[1] == "WaitingForPreemptedWorkloads"
+
+    await b.stop_pods("low")
+
+    low = b.get("Job", "default/low")
+    assert low["metadata"].get("annotations", {}) == {}
+    assert "kueue.x-k8s.io/podset" not in low["spec"]["template"]["metadata"]["labels"]
+    status, reason, message = b.condition(b.workload_of("low"), "Evicted")
+    assert (status, reason) == ("True", "Preempted")
+    assert message.startswith("Preempted to accommodate a workload (UID: ")
+    assert (
+        "due to prioritization in the ClusterQueue; preemptor path: /cq; preemptee path: /cq; preemptor: "
+        in message
+    )
+    assert "(priority 1000 over 100); loss: " in message
+    assert b.condition(b.workload_of("low"), "Requeued")[0:2] == ("True", "Preempted")
+    assert b.condition(b.workload_of("high"), "Admitted")[0] == "True"
+    assert b.workload_of("low")["status"]["schedulingStats"]["evictions"] == [
+        {"reason": "Preempted", "underlyingCause": "", "count": 1}
+    ]
+
+
+async def test_finishes_with_its_job_and_lets_the_next_one_in() -> None:
+    b = board(cpu="4")
+    b.put("Job", job("first", "3"))
+    b.put("Job", job("second", "3"))
+    await b.settle()
+    done = {
+        "type": "Complete",
+        "status": "True",
+        "reason": "CompletionsReached",
+        "message": "Reached expected number of succeeded pods",
+    }
+    b.patch("Job", "default/first", {"status": {"succeeded": 1, "conditions": [done]}})
+
+    await b.settle()
+
+    first = b.workload_of("first")
+    assert b.condition(first, "Finished") == ("True", "Succeeded", done["message"])
+    assert first["metadata"].get("finalizers") is None
+    assert b.condition(b.workload_of("second"), "Admitted")[0] == "True"
+
+
+async def test_partial_admission_lowers_parallelism_and_eviction_restores_it() -> None:
+    b = board(cpu="5", **PREEMPTS)
+    elastic = job("part", "1", priority="low", parallelism=10, completions=10)
+    elastic["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
+    b.put("Job", elastic)
+    await b.settle()
+    assert b.get("Job", "default/part")["spec"]["parallelism"] == 5
+    await b.run_pods("part")
+
+    b.put("Job", job("high", "4", priority="high"))
+    await b.settle()
+    await b.stop_pods("part")
+
+    assert b.get("Job", "default/part")["spec"]["parallelism"] == 10
+    assert b.get("Job", "default/part")["spec"]["suspend"] is True
+
+
+async def test_unsuspended_by_hand_is_suspended_again() -> None:
+    b = board(cpu="1")
+    b.put("Job", job("big", "3"))
+    await b.settle()
+    b.patch("Job", "default/big", {"spec": {"suspend": False}})
+
+    await b.settle()
+
+    assert b.get("Job", "default/big")["spec"]["suspend"] is True
+    assert b.told("Stopped") == ["Not admitted by cluster queue"]
+
+
+async def test_waits_for_its_priority_class_and_says_so_once() -> None:
+    b = board()
+    b.put("Job", job("train", priority="unheard-of"))
+    await b.settle()
+    await b.settle()
+    assert b.told("WorkloadPriorityClassNotFound") == [
+        'WorkloadPriorityClass "unheard-of" not found'
+    ]
+
+    b.put("WorkloadPriorityClass", priority_class("unheard-of", 7))
+    await b.settle()
+
+    assert b.workload_of("train")["spec"]["priority"] == 7
+
+
+async def test_a_changed_job_changes_its_waiting_workload() -> None:
+    b = board(cpu="1")
+    b.put("Job", job("train", "3"))
+    await b.settle()
+    b.patch("Job", "default/train", {"spec": {"parallelism": 2, "completions": 2}})
+
+    await b.settle()
+
+    assert b.workload_of("train")["spec"]["podSets"][0]["count"] == 2
+    assert b.told("UpdatedWorkload")[0].startswith(
+        "Updated not matching Workload for suspended job"
+    )
+
+
+async def test_a_deleted_job_frees_its_quota() -> None:
+    b = board(cpu="4")
+    b.put("Job", job("first", "3"))
+    b.put("Job", job("second", "3"))
+    await b.settle()
+    b.drop("Job", "default/first")
+
+    await b.settle()
+
+    assert b.condition(b.workload_of("first"), "Finished")[1] == "OwnerNotFound"
+    assert b.condition(b.workload_of("second"), "Admitted")[0] == "True"
+
+
+async def test_a_deleted_workload_is_made_anew() -> None:
+    b = board()
+    b.put("Job", job("train"))
+    await b.settle()
+    name = b.workload_of("train")["metadata"]["name"]
+    b.patch(
+        "Workload", f"default/{name}", {"metadata": {"deletionTimestamp": "2027-01-15T08:00:00Z"}}
+    )
+
+    await b.settle()
+
+    assert b.told("Stopped") == ["Workload is deleted"]
+    assert b.get("Job", "default/train")["spec"]["suspend"] is False
+    assert len(b.told("CreatedWorkload")) == 2
+
+
+async def test_a_conflict_of_node_labels_is_final() -> None:
+    b = board()
+    b.put("ResourceFlavor", flavor(nodeLabels={"tier": "spot"}))
+    picky = job("train")
+    picky["spec"]["template"]["metadata"]["labels"]["paid-by"] = "us"
+    b.put("Job", picky)
+    check = {
+        "name": "budget",
+        "state": "Ready",
+        "podSetUpdates": [{"name": "main", "labels": {"paid-by": "them"}}],
+    }
+    b.put(
+        "AdmissionCheck",
+        {
+            "metadata": {"name": "budget"},
+            "spec": {"controllerName": "x"},
+            "status": {
+                "conditions": [
+                    {"type": "Active", "status": "True", "reason": "Active", "message": ""}
+                ]
+            },
+        },
+    )
+    b.patch("Node", "node-1", {"metadata": {"labels": {"tier": "spot"}}})
+    b.patch(
+        "ClusterQueue",
+        "cq",
+        {"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}},
+    )
+    await b.settle()
+    name = b.workload_of("train")["metadata"]["name"]
+    b.patch("Workload", f"default/{name}", {"status": {"admissionChecks": [check]}})
+
+    await b.settle()
+
+    assert b.condition(b.workload_of("train"), "Finished")[1] == "FailedToStart"
+    assert b.get("Job", "default/train")["spec"]["suspend"] is True

@@ -1,0 +1,202 @@
+"""Pods without a queue: placed, refused in kube-scheduler's words, evicted with a reason."""
+
+from __future__ import annotations
+
+from tests.kube.board import Board, node, pod
+
+
+def board(*cpus: str, config: str = "") -> Board:
+    made = Board(config)
+    made.put("Namespace", {"metadata": {"name": "default"}})
+    for number, cpu in enumerate(cpus, 1):
+        made.put("Node", node(f"node-{number}", cpu=cpu))
+    return made
+
+
+def why(b: Board, name: str) -> str:
+    for c in b.get("Pod", f"default/{name}")["status"].get("conditions", []):
+        if c["type"] == "PodScheduled" and c["status"] == "False":
+            return str(c["message"])
+    return ""
+
+
+async def running(b: Board, *pods: dict[str, object]) -> None:
+    for one in pods:
+        b.put("Pod", one)
+    await b.settle()
+    for one in pods:
+        b.running(f"default/{one['metadata']['name']}")  # type: ignore[index]
+    await b.settle()
+
+
+async def test_a_pod_is_bound_with_its_schedulers_name_on_the_event() -> None:
+    b = board("4")
+    b.put("Pod", pod("one", "2", schedulerName="koord-scheduler"))
+
+    await b.settle()
+
+    assert b.get("Pod", "default/one")["spec"]["nodeName"] == "node-1"
+    (told,) = [t for t in b.api.told if t.reason == "Scheduled"]
+    assert (told.note, told.component, told.action) == (
+        "Successfully assigned default/one to node-1",
+        "koord-scheduler",
+        "Binding",
+    )
+
+
+async def test_too_large_for_every_node() -> None:
+    b = board("4", "4")
+    b.put("Pod", pod("big", "8"))
+
+    await b.settle()
+
+    assert why(b, "big") == (
+        "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate, preemption: "
+        "0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
+    assert b.told("FailedScheduling") == [why(b, "big")]
+
+
+async def test_no_nodes_at_all() -> None:
+    b = board()
+    b.put("Pod", pod("lonely"))
+    await b.settle()
+    assert why(b, "lonely") == "no nodes available to schedule pods"
+
+
+async def test_a_closed_gate_keeps_a_pod_where_it_is() -> None:
+    b = board("4")
+    b.put("Pod", pod("one", schedulingGates=[{"name": "example.com/wait"}]))
+    await b.settle()
+    assert "nodeName" not in b.get("Pod", "default/one")["spec"]
+
+
+async def test_a_victim_is_told_before_it_is_deleted_and_the_room_is_held() -> None:
+    b = board("4")
+    await running(b, pod("low", "3", priority=10))
+    b.put("Pod", pod("high", "3", priority=100))
+
+    await b.settle()
+
+    low = b.get("Pod", "default/low")
+    (told,) = [c for c in low["status"]["conditions"] if c["type"] == "DisruptionTarget"]
+    assert told["message"].startswith(
+        "default-scheduler: preempting to accommodate a higher priority pod; preemptor: default/high "
+        "(priority 100 over 10); loss: "
+    )
+    first = b.api.log.index(
+        "create Preemption " + b.cluster.copy.keys("Preemption")[0].split("/")[1]
+    )
+    assert first < b.api.log.index("patch Pod low") < b.api.log.index("delete Pod low")
+    assert b.get("Pod", "default/high")["status"]["nominatedNodeName"] == "node-1"
+    assert why(b, "high") == "0/1 nodes are available: 1 Insufficient cpu."
+    (record,) = b.cluster.copy.all("Preemption")
+    assert record["status"]["phase"] == "Draining"
+
+    # Somebody of lower priority may not slip in.
+    b.put("Pod", pod("mid", "3", priority=50))
+    await b.settle()
+    b.drop("Pod", "default/low")
+    await b.settle()
+
+    assert b.get("Pod", "default/high")["spec"]["nodeName"] == "node-1"
+    assert "nodeName" not in b.get("Pod", "default/mid")["spec"]
+    (record,) = b.cluster.copy.all("Preemption")
+    assert record["status"]["phase"] == "Placed"
+
+
+async def test_nobody_is_touched_when_the_record_cannot_be_written() -> None:
+    b = board("4")
+    await running(b, pod("low", "3", priority=10))
+    b.api.refuse.add("create Preemption")
+    b.put("Pod", pod("high", "3", priority=100))
+    for _ in range(4):
+        await b.loop.once()
+
+    assert "deletionTimestamp" not in b.get("Pod", "default/low")["metadata"]
+
+    b.api.refuse.clear()
+    await b.wait(15)
+    assert "deletionTimestamp" in b.get("Pod", "default/low")["metadata"]
+
+
+async def test_never_means_never() -> None:
+    b = board("4")
+    await running(b, pod("low", "3", priority=10))
+    b.put("Pod", pod("high", "3", priority=100, preemptionPolicy="Never"))
+    await b.settle()
+    assert why(b, "high") == (
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, "
+        "preemption: not eligible due to preemptionPolicy=Never."
+    )
+
+
+async def test_a_restart_goes_on_with_what_was_begun() -> None:
+    b = board("4")
+    await running(b, pod("low", "3", priority=10))
+    b.put("Pod", pod("high", "3", priority=100))
+    await b.settle()
+
+    # Another process sees the same API: same hold, nobody told twice, no second record.
+    again = Board()
+    again.clock.time = b.clock.time
+    for kind in ("Namespace", "Node", "Pod", "Preemption"):
+        for obj in b.cluster.copy.all(kind):
+            again.put(kind, obj)
+    await again.settle()
+    assert [line for line in again.api.log if line.startswith(("create", "delete", "bind"))] == []
+
+    again.drop("Pod", "default/low")
+    await again.settle()
+    assert again.get("Pod", "default/high")["spec"]["nodeName"] == "node-1"
+
+
+async def test_a_missing_claim_is_named() -> None:
+    b = board("4")
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "absent"}}
+    b.put("Pod", pod("one", volumes=[volume]))
+    await b.settle()
+    assert why(b, "one") == (
+        '0/1 nodes are available: persistentvolumeclaim "absent" not found. not found'
+    )
+
+    b.put("PersistentVolumeClaim", {"metadata": {"name": "absent"}, "status": {"phase": "Bound"}})
+    await b.settle()
+    assert b.get("Pod", "default/one")["spec"]["nodeName"] == "node-1"
+
+
+GANG = {"pod-group.scheduling.sigs.k8s.io": "g"}
+
+
+async def test_a_gang_is_bound_whole_or_not_at_all() -> None:
+    b = board("4", "4")
+    b.put("PodGroup", {"metadata": {"name": "g"}, "spec": {"minMember": 3}})
+    for name in ("a", "b"):
+        b.put("Pod", pod(name, "3", labels=GANG, schedulerName="koord-scheduler"))
+    await b.settle()
+    assert [line for line in b.api.log if line.startswith("bind")] == []
+
+    b.put("Pod", pod("c", "3", labels=GANG, schedulerName="koord-scheduler"))
+    await b.settle()
+    assert [line for line in b.api.log if line.startswith("bind")] == []
+
+    assert b.get("PodGroup", "default/g")["status"]["phase"] == "Scheduling"
+
+    b.put("Node", node("node-3", cpu="4"))
+    await b.settle()
+    group = b.get("PodGroup", "default/g")["status"]
+    assert (group["phase"], group["scheduled"]) == ("Scheduled", 3)
+    assert sorted(b.get("Pod", f"default/{n}")["spec"]["nodeName"] for n in "abc") == [
+        "node-1",
+        "node-2",
+        "node-3",
+    ]
+
+
+async def test_pods_of_other_schedulers_are_left_to_them() -> None:
+    b = board("4", config="makeway: {schedulerNames: [makeway]}")
+    b.put("Pod", pod("theirs", "3", schedulerName="default-scheduler"))
+    b.put("Pod", pod("ours", "3", schedulerName="makeway"))
+    await b.settle()
+    assert "nodeName" not in b.get("Pod", "default/theirs")["spec"]
+    assert b.get("Pod", "default/ours")["spec"]["nodeName"] == "node-1"
