@@ -19,6 +19,7 @@ class Home:
         self.kubeconfig = path / "kubeconfig"
         self.log = path / "makeway.log"
         self.socket = path / "api.sock"
+        self.options = path / "options.json"
         self._pid = path / "pid"
         self._lock = path / "lock"
 

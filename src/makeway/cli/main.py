@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +23,19 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+jobs_app = typer.Typer(
+    name="jobs",
+    help="SkyPilot's managed jobs: they come back by themselves when they were evicted.",
+    no_args_is_help=True,
+)
+app.add_typer(jobs_app)
+
+
+def _as_json(value: bool) -> bool:
+    """`--json` may stand before or after the command's name."""
+    out.as_json = out.as_json or value
+    return value
+
 
 HomeOption = Annotated[
     Path | None,
@@ -28,7 +44,30 @@ HomeOption = Annotated[
     ),
 ]
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")
+    bool,
+    typer.Option(
+        "--json", callback=_as_json, help="Print JSON for programs instead of text for people."
+    ),
+]
+NamespaceOption = Annotated[str, typer.Option("-n", "--namespace", help="The namespace.")]
+FilesOption = Annotated[
+    list[str] | None,
+    typer.Option("-f", "--filename", help="A file, a folder, or - for the pipe; repeatable."),
+]
+SelectorOption = Annotated[str, typer.Option("-l", "--selector", help="Choose by labels, K=V.")]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--env", help="NAME=VALUE, or NAME for its value in this shell; repeatable."),
+]
+DetachOption = Annotated[
+    bool, typer.Option("-d", "--detach-run", help="Return when it is submitted.")
+]
+YesOption = Annotated[
+    bool, typer.Option("-y", "--yes", help="Ask nothing (nothing is asked here anyway).")
+]
+WhatArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="KIND [NAME]...", help="For example: pods, job NAME, pod/NAME."),
 ]
 
 
@@ -37,17 +76,41 @@ def common(
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Say more about what happens.")
     ] = False,
+    log_format: Annotated[
+        str, typer.Option(help="Form of the log lines of `up`: text or json.")
+    ] = "text",
     as_json: JsonOption = False,
 ) -> None:
     out.verbose = verbose
-    out.as_json = out.as_json or as_json
+    out.log_format = _log_format(log_format)
+
+
+def _log_format(said: str) -> str:
+    if said not in ("text", "json"):
+        raise typer.BadParameter(f'expected text or json, got "{said}"', param_hint="--log-format")
+    return said
 
 
 @app.command()
 def version(as_json: JsonOption = False) -> None:
     """Print the version."""
-    out.as_json = out.as_json or as_json
     out.result({"version": __version__}, f"makeway {__version__}")
+
+
+@app.command()
+def demo(
+    name: Annotated[
+        str, typer.Argument(help="kueue, koordinator, kubeai, skypilot or training.")
+    ] = "kueue",
+    as_json: JsonOption = False,
+) -> None:
+    """Show priority and preemption on this machine within seconds; it leaves nothing behind."""
+    from makeway.cli import demo as command
+
+    command.demo(name)
+
+
+# -- one machine --
 
 
 @app.command()
@@ -61,7 +124,11 @@ def up(
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(help="Port of the API on 127.0.0.1. Default: a free one, kept in the home."),
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the API on 127.0.0.1. Default: a free one, kept in the home.",
+        ),
     ] = None,
     config: Annotated[
         Path | None,
@@ -79,19 +146,18 @@ def up(
     no_local_node: Annotated[
         bool, typer.Option("--no-local-node", help="Do not register this machine as a node.")
     ] = False,
-    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start makeway on this machine: a Kubernetes-compatible API, the scheduler, and a runner for local processes."""
     from makeway.cli import up as command
 
-    out.as_json = out.as_json or as_json
     options = command.Options(
         config=config,
         capacity=command.parse_capacity(capacity),
         labels=command.parse_labels(label or []),
         local_node=not no_local_node,
-        log_format=log_format,
+        log_format=_log_format(log_format or out.log_format),
         verbose=out.verbose,
     )
     command.up(Home.chosen(home), port, options, detach=detach)
@@ -99,20 +165,258 @@ def up(
 
 @app.command()
 def down(home: HomeOption = None, as_json: JsonOption = False) -> None:
-    """Stop makeway; pods get their grace."""
+    """Stop makeway; pods get their grace. Everything is kept for the next `up`."""
     from makeway.cli import down as command
 
-    out.as_json = out.as_json or as_json
     command.down(Home.chosen(home))
 
 
+@app.command()
+def status(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """Is it up, what do nodes and queues have, who runs, who waits and why. Exit code 1 when it is not up."""
+    from makeway.cli import status as command
+
+    if not command.status(home):
+        raise typer.Exit(1)
+
+
+@app.command()
+def config(
+    home: HomeOption = None,
+    file: Annotated[
+        Path | None, typer.Option("--config", help="Check this file and show what it would mean.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the configuration that is in force, with every default written out."""
+    from makeway.cli import config as command
+
+    command.config(home, file)
+
+
+# -- objects --
+
+
+@app.command()
+def apply(
+    files: FilesOption = None,
+    namespace: NamespaceOption = "default",
+    recursive: Annotated[
+        bool, typer.Option("-R", "--recursive", help="Also the folders inside a folder.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Ask the server, change nothing.")
+    ] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create or change the objects that files describe."""
+    from makeway.cli import apply as command
+
+    if not files:
+        raise typer.BadParameter("name at least one file", param_hint="-f")
+    command.apply(home, files, namespace, recursive=recursive, dry_run=dry_run)
+
+
+@app.command()
+def get(
+    what: WhatArgument,
+    namespace: NamespaceOption = "default",
+    everywhere: Annotated[
+        bool, typer.Option("-A", "--all-namespaces", help="In all namespaces.")
+    ] = False,
+    form: Annotated[str, typer.Option("-o", "--output", help="json, yaml, wide or name.")] = "",
+    selector: SelectorOption = "",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List objects, or show one."""
+    from makeway.cli import get as command
+
+    command.get(home, what, namespace, form, selector, everywhere=everywhere)
+
+
+@app.command()
+def describe(
+    what: WhatArgument,
+    namespace: NamespaceOption = "default",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show an object for a reader: what it is, why it waits, and what happened to it."""
+    from makeway.cli import describe as command
+
+    command.describe(home, what, namespace)
+
+
+@app.command()
+def delete(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KIND] [NAME]...", help="For example: pod NAME, pod/NAME."),
+    ] = None,
+    files: FilesOption = None,
+    namespace: NamespaceOption = "default",
+    selector: SelectorOption = "",
+    everything: Annotated[bool, typer.Option("--all", help="All of that kind.")] = False,
+    grace: Annotated[
+        int | None,
+        typer.Option("--grace-period", min=0, help="Seconds between SIGTERM and SIGKILL."),
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Return when it is gone.")] = True,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete objects by name, by label, or those that files describe."""
+    from makeway.cli import delete as command
+
+    command.delete(
+        home,
+        what or [],
+        files or [],
+        namespace,
+        selector,
+        everything=everything,
+        grace_s=grace,
+        wait=wait,
+    )
+
+
+@app.command()
+def logs(
+    name: Annotated[str, typer.Argument(help="A pod, or a job or cluster for its newest pod.")],
+    following: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on as more is printed.")
+    ] = False,
+    container: Annotated[str, typer.Option("-c", "--container", help="Which container.")] = "",
+    tail: Annotated[int | None, typer.Option(min=0, help="Only so many last lines.")] = None,
+    previous: Annotated[
+        bool, typer.Option("-p", "--previous", help="Of the container before the restart.")
+    ] = False,
+    namespace: NamespaceOption = "default",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a pod printed."""
+    from makeway.cli import podlogs as command
+
+    command.logs(
+        home, name, namespace, container, following=following, tail=tail, previous=previous
+    )
+
+
+# -- SkyPilot tasks --
+
+
+@app.command()
+def launch(
+    file: Annotated[Path, typer.Argument(help="A SkyPilot task file.")],
+    cluster: Annotated[
+        str | None, typer.Option("-c", "--cluster", help="Its name. Default: the task's.")
+    ] = None,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    env: EnvOption = None,
+    namespace: NamespaceOption = "default",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a SkyPilot task. When it is evicted it is over; `makeway jobs launch` comes back."""
+    from makeway.cli import launch as command
+
+    command.launch(home, file, cluster, namespace, env or [], detach=detach or out.as_json)
+
+
+@jobs_app.command("launch")
+def jobs_launch(
+    file: Annotated[Path, typer.Argument(help="A SkyPilot task file.")],
+    name: Annotated[
+        str | None, typer.Option("-n", "--name", help="Its name. Default: the task's.")
+    ] = None,
+    yes: YesOption = False,
+    detach: DetachOption = False,
+    env: EnvOption = None,
+    namespace: Annotated[str, typer.Option("--namespace", help="The namespace.")] = "default",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a SkyPilot task as a managed job: evicted, it waits and starts again by itself."""
+    from makeway.cli import jobs as command
+
+    command.launch(home, file, name, namespace, env or [], detach=detach or out.as_json)
+
+
+@jobs_app.command("queue")
+def jobs_queue(home: HomeOption = None, as_json: JsonOption = False) -> None:
+    """List managed jobs."""
+    from makeway.cli import jobs as command
+
+    command.queue(home)
+
+
+@jobs_app.command("cancel")
+def jobs_cancel(
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids or names.")] = None,
+    everything: Annotated[bool, typer.Option("-a", "--all", help="All of them.")] = False,
+    yes: YesOption = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel managed jobs."""
+    from makeway.cli import jobs as command
+
+    command.cancel(home, ids or [], everything=everything)
+
+
+@jobs_app.command("logs")
+def jobs_logs(
+    job: Annotated[str | None, typer.Argument(help="Id or name. Default: the newest.")] = None,
+    follow: Annotated[bool, typer.Option(help="Go on as more is printed.")] = False,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a managed job printed."""
+    from makeway.cli import jobs as command
+
+    command.logs(home, job, following=follow)
+
+
+# -- the entry point --
+
+
 def main(arguments: list[str] | None = None) -> Any:
-    """Entry point: turns what a person can mend into a sentence and exit code 1."""
+    """Turns what a person can mend into a sentence and exit code 1; anything else is our bug, and says so."""
     try:
         return app(arguments)
     except UserError as error:
         out.complain(f"Error: {error}")
         sys.exit(1)
+    except BrokenPipeError:  # `makeway get pods | head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - the interpreter flushes it at its end
+        sys.exit(1)
+    except Exception as error:
+        out.complain(f"Error: this is our bug, not yours: {type(error).__name__}: {error}")
+        out.complain(f"Please report it with this file: {_recorded()}")
+        if out.verbose:
+            traceback.print_exc()
+        sys.exit(1)
+
+
+def _recorded() -> Path:
+    """The traceback of the error at hand, in the home where there is one."""
+    from makeway.control.clock import SystemClock
+
+    name = f"bug-{SystemClock().now():.0f}-{os.getpid()}.txt"
+    folder = Home.chosen(None).path / "log"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="makeway-bug-"))
+    file = folder / name
+    file.write_text(
+        f"makeway {__version__}, Python {sys.version}\n{' '.join(sys.argv)}\n\n{traceback.format_exc()}"
+    )
+    return file
 
 
 if __name__ == "__main__":

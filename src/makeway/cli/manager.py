@@ -13,10 +13,8 @@ import signal
 import sys
 from pathlib import Path
 
-import msgspec
-
 from makeway.cli.logs import set_up_logs
-from makeway.cli.up import Options
+from makeway.cli.up import Options, read_options
 from makeway.client import Client, embedded
 from makeway.control.clock import SystemClock
 from makeway.control.config import Configuration, load
@@ -29,13 +27,9 @@ log = logging.getLogger(__name__)
 
 def main() -> None:
     home = Path(sys.argv[1])
-    options = msgspec.json.decode(os.environ["MAKEWAY_OPTIONS"], type=Options, dec_hook=_path)
+    options = read_options(os.environ["MAKEWAY_OPTIONS"])
     set_up_logs(options.log_format, verbose=options.verbose)
     asyncio.run(_manage(home, options))
-
-
-def _path(kind: type, value: str) -> Path:
-    return kind(value)
 
 
 async def _manage(home: Path, options: Options) -> None:
@@ -71,12 +65,15 @@ async def _manage(home: Path, options: Options) -> None:
 
 async def _token_of(home: Path) -> str:
     """The API's process writes it at its first start; we may be faster."""
-    path = home / "token"
-    while not (
-        path.exists() and (token := path.read_text().strip()) and (home / "api.sock").exists()
-    ):
+    while not (token := _token(home)):  # noqa: ASYNC110 - another process writes it
         await asyncio.sleep(0.01)
     return token
+
+
+def _token(home: Path) -> str:
+    path = home / "token"
+    ready = path.exists() and (home / "api.sock").exists()
+    return path.read_text().strip() if ready else ""
 
 
 async def _orphaned() -> None:

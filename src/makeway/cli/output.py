@@ -16,6 +16,17 @@ class Output:
     def __init__(self) -> None:
         self.as_json = False
         self.verbose = False
+        self.log_format = "text"
+        self._silent = False
+
+    @contextlib.contextmanager
+    def silenced(self) -> Iterator[None]:
+        """For a command that is a step of another: its outcome is not the answer."""
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._silent = False
 
     def say(self, sentence: str) -> None:
         """For people only."""
@@ -24,6 +35,8 @@ class Output:
 
     def result(self, data: Any, sentence: str | None = None) -> None:
         """The outcome of a command, in the form that was asked for."""
+        if self._silent:
+            return
         if self.as_json:
             sys.stdout.buffer.write(
                 msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n"

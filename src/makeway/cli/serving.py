@@ -25,13 +25,13 @@ _LONGEST_PAUSE_S = 30.0
 
 
 def serve_until_stopped(home: Home, port: int, options: Options, announce: Sequence[str]) -> None:
+    work = _serve(home, port, options, announce)
     try:
         import uvloop
-
-        run = uvloop.run
     except ImportError:
-        run = asyncio.run
-    run(_serve(home, port, options, announce))
+        asyncio.run(work)
+    else:
+        uvloop.run(work)
 
 
 async def _serve(home: Home, port: int, options: Options, announce: Sequence[str]) -> None:

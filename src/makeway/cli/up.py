@@ -78,7 +78,7 @@ def up(home: Home, port: int | None, options: Options, *, detach: bool) -> None:
         )
         return
     if detach:
-        _start_detached(home, port, options)
+        start_detached(home, port, options)
     else:
         _run_here(home, port, options)
 
@@ -88,6 +88,30 @@ def _check_config(path: Path) -> None:
     from makeway.control.config import load
 
     load(path)
+
+
+def _keep(home: Home, options: Options) -> None:
+    """So that `makeway config` can tell later what this one runs with."""
+    chosen = options.config.absolute() if options.config is not None else None
+    kept = msgspec.structs.replace(options, config=chosen)
+    home.options.write_bytes(msgspec.json.encode(kept, enc_hook=str))
+
+
+def options_of(home: Home) -> Options:
+    """What the makeway of this home was started with."""
+    try:
+        return read_options(home.options.read_bytes())
+    except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+        return Options()
+
+
+def read_options(text: bytes | str) -> Options:
+    return msgspec.json.decode(text, type=Options, dec_hook=_path)
+
+
+def _path(kind: type, value: str) -> Path:
+    assert issubclass(kind, Path)
+    return Path(value)
 
 
 def _facts(home: Home, pid: int) -> dict[str, object]:
@@ -101,7 +125,7 @@ def _how_to_use(home: Home) -> str:
 # --- in the background ---
 
 
-def _start_detached(home: Home, port: int | None, options: Options) -> None:
+def start_detached(home: Home, port: int | None, options: Options) -> None:
     """Start `makeway up` in a session of its own, and wait until it says that it is ready."""
     started = time.monotonic()
     read_end, write_end = os.pipe()
@@ -118,8 +142,13 @@ def _start_detached(home: Home, port: int | None, options: Options) -> None:
         )
     home.log.chmod(0o600)
     os.close(write_end)
-    with out.progress("starting makeway…"), os.fdopen(read_end, "rb") as ready:
-        said = _read_within(ready.fileno(), _READY_WITHIN_S)
+    try:
+        with out.progress("starting makeway…"), os.fdopen(read_end, "rb") as ready:
+            said = _read_within(ready.fileno(), _READY_WITHIN_S)
+    except BaseException:  # Ctrl-C: who stops waiting for it does not want it either
+        process.terminate()
+        process.wait()
+        raise
     if said != b"ready\n":
         raise UserError(
             f"makeway did not start{_last_words(home)}",
@@ -177,6 +206,7 @@ def _run_here(home: Home, port: int | None, options: Options) -> None:
     from makeway.cli.serving import serve_until_stopped
 
     with home.locked():
+        _keep(home, options)
         serve_until_stopped(home, port or 0, options, announce=_announce(home))
 
 

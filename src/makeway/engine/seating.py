@@ -108,10 +108,11 @@ class Seating:
         if workload is None:
             return []
         shapes = {pod_set.name: pod_set.shape for pod_set in workload.pod_sets}
+        # Once admitted, its own placement is counted as taken: the hold must not count the same room again.
         rooms = [
             (placed.node, self.table.need(shapes[placed.pod_set]) * placed.count)
             for placed in hold.placement
-            if placed.pod_set in shapes
+            if placed.pod_set in shapes and workload.id not in self.occupancy.promised
         ]
         for nomination in hold.nominations:
             pod = self.occupancy.pods.get(nomination.pod)

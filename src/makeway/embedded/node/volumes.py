@@ -9,7 +9,7 @@ A process has no mount namespace, so nothing can appear at `/data` for it alone.
   stands as a path in the command, its arguments, its variables and the working directory, so that
   `python /scripts/train.py` with a ConfigMap at `/scripts` runs unchanged.
 
-Nothing is ever written outside the pod's folder.
+Nothing is written outside the pod's folder, but for a hostPath of type DirectoryOrCreate, which is made.
 """
 
 from __future__ import annotations
@@ -62,14 +62,25 @@ def _prepare(pod: Object, volume: Object, folder: Path, sources: Sources, place:
 def _host_path(volume: Object) -> Path:
     path = Path(volume["hostPath"]["path"])
     kind = volume["hostPath"].get("type") or ""
+    if kind == "DirectoryOrCreate" and not path.exists():
+        _make_folder(volume["name"], path)
     if not path.exists():
-        # DirectoryOrCreate would write outside the pod's folder.
         raise mount_error(
             f'volume "{volume["name"]}": hostPath {path} does not exist on this machine. Create it'
         )
     if kind.startswith("Directory") and not path.is_dir():
         raise mount_error(f'volume "{volume["name"]}": hostPath {path} is not a directory')
     return path
+
+
+def _make_folder(name: str, path: Path) -> None:
+    """The one thing that is made outside the pod's folder, because the pod's owner asks for it by name."""
+    try:
+        path.mkdir(parents=True, mode=0o755)
+    except OSError as error:
+        raise mount_error(
+            f'volume "{name}": hostPath {path} cannot be made: {error.strerror}'
+        ) from error
 
 
 def _fill(pod: Object, part: Object, folder: Path, sources: Sources, place: Place) -> None:
