@@ -36,7 +36,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
-
 from tools.kube_binaries import BinariesMissingError, binaries, tell_on_terminal
 
 READY_WITHIN_S = 60.0
@@ -334,7 +333,8 @@ def _certificate(
     """A certificate for loopback, signed by the CA; without one it is a CA itself."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)
+    start = datetime.datetime.fromtimestamp(time.time(), datetime.UTC)  # noqa: TID251
+    start -= datetime.timedelta(hours=1)
     signer = ca_key or key
     builder = (
         x509.CertificateBuilder()

@@ -21,7 +21,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.kubectl import LIBRARY, VERSION, KubectlMissingError, cache_folder, find_go, version_flags
+from tools.kubectl import (
+    LIBRARY,
+    VERSION,
+    KubectlMissingError,
+    cache_folder,
+    find_go,
+    version_flags,
+)
 
 ETCD = "3.6.8"
 COMMANDS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
