@@ -114,7 +114,9 @@ def test_an_incomplete_gang_is_held_back_with_the_numbers() -> None:
 
 
 def test_a_gang_waits_for_its_pod_group() -> None:
-    found = gang_workload(WorkloadId("team/g"), [Member(gang="team/g", pods=(pod("a"),))], ours=True)
+    found = gang_workload(
+        WorkloadId("team/g"), [Member(gang="team/g", pods=(pod("a"),))], ours=True
+    )
     assert found.held_back == "its PodGroup team/g does not exist yet"
 
 

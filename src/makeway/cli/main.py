@@ -387,7 +387,7 @@ def jobs_logs(
 KubeconfigOption = Annotated[
     str, typer.Option(help="The kubeconfig to use. Default: as kubectl has it.")
 ]
-NamespaceOption = Annotated[
+OwnNamespaceOption = Annotated[
     str, typer.Option("--namespace", "-n", help="The namespace that makeway itself lives in.")
 ]
 ImageOption = Annotated[
@@ -403,7 +403,7 @@ ClusterConfigOption = Annotated[
 @app.command()
 def install(
     kubeconfig: KubeconfigOption = "",
-    namespace: NamespaceOption = "makeway-system",
+    namespace: OwnNamespaceOption = "makeway-system",
     image: ImageOption = None,
     replicas: ReplicasOption = 2,
     config: ClusterConfigOption = None,
@@ -421,7 +421,7 @@ def install(
 @app.command()
 def upgrade(
     kubeconfig: KubeconfigOption = "",
-    namespace: NamespaceOption = "makeway-system",
+    namespace: OwnNamespaceOption = "makeway-system",
     image: ImageOption = None,
     replicas: ReplicasOption = 2,
     config: ClusterConfigOption = None,
@@ -436,7 +436,7 @@ def upgrade(
 @app.command()
 def uninstall(
     kubeconfig: KubeconfigOption = "",
-    namespace: NamespaceOption = "makeway-system",
+    namespace: OwnNamespaceOption = "makeway-system",
     definitions: Annotated[
         bool,
         typer.Option(

@@ -49,7 +49,8 @@ WRITES: Final = (
     ("apiextensions.k8s.io", ("customresourcedefinitions",), ("get",)),
     ("kubeai.org", ("models",), ("get", "list", "watch", "patch")),
     ("kubeai.org", ("models/status",), ("patch",)),
-    ("", ("pods",), ("create",)),
+    ("", ("pods", "events"), ("create",)),
+    ("", ("events",), ("patch",)),
 )
 
 
