@@ -5,7 +5,7 @@ UV := .tools/bin/uv
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON ?= $(PYTHON)
 
-.PHONY: setup demo test check fix clean
+.PHONY: setup demo test check fix bench optimum properties long kubectl clean
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "makeway needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -27,19 +27,39 @@ setup: .venv/.dev-ready
 demo: .venv/.run-ready
 	@.venv/bin/makeway demo
 
-test: setup
-	@.venv/bin/python -m pytest
+# The real kubectl, built once into the cache. Without a network the tests that need it are skipped and say so.
+kubectl: setup
+	@.venv/bin/python tools/kubectl.py > /dev/null || { [ "$$CI" != true ] && echo "kubectl cannot be had here; the tests that need it are skipped."; }
+
+test: kubectl
+	@.venv/bin/python -m pytest -n 2 --dist loadfile
 
 check: setup
-	.venv/bin/ruff format --check src tests bench
-	.venv/bin/ruff check src tests bench
+	.venv/bin/ruff format --check src tests bench tools
+	.venv/bin/ruff check src tests bench tools
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	.venv/bin/codespell src tests docs README.md changelog.d
 
 fix: setup
-	.venv/bin/ruff check --fix src tests bench
-	.venv/bin/ruff format src tests bench
+	.venv/bin/ruff check --fix src tests bench tools
+	.venv/bin/ruff format src tests bench tools
+
+# All benchmarks, or one: make bench B=engine
+bench: setup
+	@.venv/bin/python -m bench $(B)
+
+# Victim sets against an exact solver: make optimum N=5000
+optimum: setup
+	@.venv/bin/python -m tests.optimum --count $(or $(N),2000)
+
+# The promises on many generated clusters: make properties N=100000
+properties: setup
+	@N=$(or $(N),100000) .venv/bin/python -m pytest -n 2 tests/properties
+
+# Everything that takes longer than a test run should.
+long: setup
+	@$(MAKE) optimum properties bench
 
 clean:
 	rm -rf .venv .tools build .pytest_cache .mypy_cache .ruff_cache

@@ -44,7 +44,7 @@ async def following(reflector: Reflector[Any]) -> AsyncIterator[None]:
 
 async def until(true: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
-        while not true():  # noqa: ASYNC110 - any condition of the other side
+        while not true():
             await asyncio.sleep(0.002)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from makeway.control import explain
 from makeway.engine.assume import assume
 from makeway.engine.cycle import decide
 from makeway.engine.state import State
-from makeway.model.decision import Plan
+from makeway.model.decision import Admit, Plan
 from makeway.model.workload import Admission
 from tests.conformance.load import amounts, differ, now_of, policy_of, state_of
 from tests.conformance.statuses import check_conditions
@@ -19,6 +21,8 @@ Case = dict[str, Any]
 def check(case: Case) -> list[str]:
     state, now = state_of(case), now_of(case)
     plan = decide(state, now, policy_of(case), rounds=1)
+    if case.get("injectedAdmissionError"):
+        plan = _unwritten(plan)
     want = case["want"]
     inputs = [obj for group in case["workloads"].values() for obj in group]
     problems = [
@@ -30,6 +34,12 @@ def check(case: Case) -> list[str]:
     ]
     assume(state, plan, now)
     return [*problems, *_check_admissions(want, state, plan), *_check_lines(want, state)]
+
+
+def _unwritten(plan: Plan) -> Plan:
+    """The API refused to write the admissions: nobody was admitted."""
+    kept = tuple(d for d in plan.decisions if not isinstance(d, Admit))
+    return msgspec.structs.replace(plan, decisions=kept)
 
 
 def _check_victims(want: Case, plan: Plan) -> list[str]:

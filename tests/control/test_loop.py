@@ -46,11 +46,17 @@ class QuietCluster:
         news, self.news = self.news, []
         return news
 
+    def history(self) -> dict[str, tuple[float, ...]]:
+        return {}
+
     async def apply(self, plan: Plan) -> None:
         self.plans.append(plan)
         self.applied.set()
 
     def wake_at(self) -> float | None:
+        return None
+
+    def decide_at(self) -> float | None:
         return None
 
 

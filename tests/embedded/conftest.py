@@ -125,7 +125,7 @@ class Cluster:
         self, true: Callable[[], Coroutine[Any, Any, object]], timeout_s: float = 10.0
     ) -> None:
         async with asyncio.timeout(timeout_s):
-            while not await true():  # noqa: ASYNC110 - any condition of the other side
+            while not await true():
                 await asyncio.sleep(0.02)
 
 

@@ -264,3 +264,64 @@ def test_overlapping_victims_are_looked_at_again() -> None:
     plan = decide(world, NOW, before, rounds=1)
     assert kind(plan, "two") == "overlapping-victims"
     assert plan.skipped_preemptions == {"b": 1}
+
+
+def held(*newcomers: Workload) -> State:
+    """`waiting` displaced `low`, which is gone now; the room is held when the newcomers arrive."""
+    world = state(
+        queue("q", "4", cohort="all", within_queue="LowerPriority"),
+        queue("guest", "0", cohort="all"),
+        running("low", "q", 4),
+        workload("waiting", 4, 5, queue="q"),
+    )
+    plan = decide(world, NOW, OURS)
+    assert [h.victims for h in plan.holds] == [("ns/low",)]
+    assume(world, plan, NOW)
+    for newcomer in newcomers:
+        world.apply(Upsert(obj=newcomer))
+    return world
+
+
+def test_held_room_is_closed_to_equal_and_lower_priority() -> None:
+    world = held(workload("other", 1, 5, queue="guest"), workload("behind", 1, 4, queue="q"))
+    plan = decide(world, NOW + 1, OURS)
+    assert admitted(plan) == []
+    assert evicted(plan) == []
+    assert kind(plan, "waiting") == "hold"
+    world.apply(Remove(type=Workload, key="ns/low"))
+    assert admitted(decide(world, NOW + 2, OURS)) == ["waiting"]
+
+
+def test_a_higher_priority_may_take_held_room() -> None:
+    world = held(workload("vip", 4, 9, queue="q"))
+    world.apply(Remove(type=Workload, key="ns/low"))
+    plan = decide(world, NOW + 1, OURS)
+    assert admitted(plan) == ["vip"]
+    assert plan.ended_holds == ("ns/waiting",)
+
+
+def test_a_hold_that_ran_out_is_planned_anew() -> None:
+    world = held()
+    later = NOW + OURS.hold_s + 1
+    plan = decide(world, later, OURS)
+    assert kind(plan, "waiting") == "waiting-for-victims"
+    assert [h.until for h in plan.holds] == [later + OURS.hold_s]
+
+
+@pytest.mark.parametrize(
+    ("check", "rule", "message"),
+    [
+        ("Retry", "AdmissionCheck", 'Evicted due to AdmissionCheck in Retry state: "c" (later)'),
+        (
+            "Rejected",
+            "DeactivatedDueToAdmissionCheck",
+            'The workload is deactivated due to AdmissionCheck in Rejected state: "c" (later)',
+        ),
+    ],
+)
+def test_a_check_that_fails_sends_back_even_who_runs(check: str, rule: str, message: str) -> None:
+    failed = CheckState(name="c", state=check, message="later")  # type: ignore[arg-type]
+    plan = decide(state(queue("q", "2"), running("w", "q", 1, checks=(failed,))), NOW, KUEUE)
+    assert [(e.workload, e.reason.kueue, e.reason.message) for e in plan.evicts] == [
+        ("ns/w", rule, message)
+    ]

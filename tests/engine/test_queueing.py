@@ -7,7 +7,7 @@ from makeway.engine.queueing import PendingQueue, Requeue
 from makeway.model.workload import Workload
 from tests.engine.build import workload
 
-P = Policy()
+P = Policy(victims="kueue")
 
 
 def line(*workloads: Workload, strict: bool = False) -> PendingQueue:

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from makeway.engine.assume import assume
 from makeway.engine.cycle import decide
+from makeway.engine.nominate import Nominator
 from makeway.engine.policy import Policy
 from makeway.engine.standing import why_waiting
 from makeway.engine.state import State
+from makeway.engine.victims.candidates import passes
 from makeway.model.event import Event, Namespace, Remove, Upsert
 from makeway.model.queue import Cohort, Flavor, FlavorName, LocalQueue, Queue, QueueName
 from makeway.model.workload import Workload, WorkloadId
@@ -235,24 +237,52 @@ def test_no_decision_takes_more_than_there_is(world: list[Event], policy: Policy
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(busy_worlds(), st.sampled_from([Policy(victims="kueue"), *POLICIES]))
+@given(busy_worlds(), st.sampled_from(POLICIES))
 def test_deciding_again_asks_for_nothing_new(world: list[Event], policy: Policy) -> None:
     state = State()
     for event in world:
         state.apply(event)
     for _ in range(12):
         plan = decide(state, 10.0, policy)
-        if not plan.admits and all(evict.already for evict in plan.evicts):
-            break
         assume(state, plan, 10.0)
+        if not plan.admits and not plan.holds and all(evict.already for evict in plan.evicts):
+            break
     again = decide(state, 10.0, policy)
     assert again.admits == ()
+    assert again.holds == ()
     assert [e.workload for e in again.evicts if not e.already] == []
 
 
 def _overdrawn(state: State) -> set[str]:
     tree = state.ledger.tree
     return {n for n in state.queues if tree.queues[n].available(("f", "x")) < 0}
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(busy_worlds(), st.sampled_from([Policy(victims="kueue"), *POLICIES]))
+def test_victims_are_legal_and_make_room(world: list[Event], policy: Policy) -> None:
+    state = State()
+    for event in world:
+        state.apply(event)
+    nominator = Nominator(state, 10.0, policy)
+    for key, waiting in state.workloads.items():
+        queue_name = state.waits_in(key)
+        if queue_name is None:
+            continue
+        entry = nominator.nominate(key, queue_name)
+        rules = state.queues[queue_name].preemption
+        ledger = state.ledger
+        for victim in entry.victims:
+            inside = victim.held.queue == queue_name
+            rule = rules.within_queue if inside else rules.reclaim
+            assert passes(rule, waiting, victim.held.workload, policy)
+            # Who stays within its own quota is safe from other queues.
+            assert inside or ledger.queue(victim.held.queue).is_borrowing(entry.proposal.need)
+        if entry.victims:
+            with ledger.what_if():
+                for victim in entry.victims:
+                    ledger.release(victim.held.id)
+                assert ledger.queue(queue_name).fits(entry.usage)
 
 
 def test_a_status_write_does_not_wake_a_parked_workload() -> None:

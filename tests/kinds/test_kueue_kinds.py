@@ -308,3 +308,13 @@ def test_durations() -> None:
     ]
     with pytest.raises(ValueError, match="soon"):
         read_duration("soon")
+
+
+def test_requests_above_limits_are_named_before_quota_is_given() -> None:
+    resources = {"requests": {"cpu": "2", "memory": "1"}, "limits": {"cpu": "1", "memory": "1"}}
+    template = {"spec": {"containers": [{"name": "c", "resources": resources}]}}
+    found = workload.read(kueue_workload(podSets=[{"name": "main", "template": template}]))
+    assert found.invalid == (
+        "resources validation failed: spec.podSets[0].template.spec.containers[0]:"
+        ' Invalid value: ["cpu"]: requests must not exceed its limits'
+    )

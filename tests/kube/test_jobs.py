@@ -262,3 +262,28 @@ async def test_a_conflict_of_node_labels_is_final() -> None:
 
     assert b.condition(b.workload_of("train"), "Finished")[1] == "FailedToStart"
     assert b.get("Job", "default/train")["spec"]["suspend"] is True
+
+
+async def test_a_reason_that_changes_all_the_time_is_not_written_all_the_time() -> None:
+    b = board(cpu="1")
+    b.put("Job", job("big", "20"))
+    await b.settle()
+    for size in range(2, 14):
+        quota = [{"name": "cpu", "nominalQuota": str(size)}]
+        groups = [
+            {
+                "coveredResources": ["cpu"],
+                "flavors": [{"name": "default-flavor", "resources": quota}],
+            }
+        ]
+        b.patch("ClusterQueue", "cq", {"spec": {"resourceGroups": groups}})
+        await b.settle()
+    name = b.workload_of("big")["metadata"]["name"]
+    written = b.api.log.count(f"patch Workload {name}")
+    assert written <= 7
+
+    await b.wait(60)
+
+    message = b.condition(b.workload_of("big"), "QuotaReserved")[2]
+    assert message.endswith("> maximum capacity (13)")
+    assert b.api.log.count(f"patch Workload {name}") == written + 1

@@ -173,3 +173,23 @@ async def test_pods_that_succeeded_give_their_quota_back() -> None:
     b.patch("Pod", "default/b", {"status": {"phase": "Succeeded"}})
     await b.settle()
     assert b.condition(b.get("Workload", "default/g"), "Finished")[2] == "Pods succeeded: 2/2."
+
+
+async def test_a_group_takes_the_nodes_that_its_victims_leave() -> None:
+    """Seed 002: one node, the high pod runs as soon as the low one has ended."""
+    b = board(cpu="8", **PREEMPTS)
+    b.drop("Node", "node-2")
+    once = {"kueue.x-k8s.io/retriable-in-group": "false"}
+    b.put("Pod", queued_pod("low", "8", group="low", total=1, priority="low", notes=once))
+    await b.settle()
+    b.running("default/low")
+    await b.settle()
+    b.put("Pod", queued_pod("high", "8", group="high", total=1, priority="high", notes=once))
+    await b.settle()
+    b.patch("Pod", "default/low", {"status": {"phase": "Failed"}})
+
+    await b.settle()
+
+    assert b.get("Pod", "default/high")["spec"]["nodeName"] == "node-1"
+    (record,) = b.cluster.copy.all("Preemption")
+    assert record["status"]["phase"] == "Placed"

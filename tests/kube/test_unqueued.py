@@ -200,3 +200,66 @@ async def test_pods_of_other_schedulers_are_left_to_them() -> None:
     await b.settle()
     assert "nodeName" not in b.get("Pod", "default/theirs")["spec"]
     assert b.get("Pod", "default/ours")["spec"]["nodeName"] == "node-1"
+
+
+async def test_losses_are_counted_for_whoever_owns_the_pods() -> None:
+    b = board("4")
+    owned = pod("low", "3", priority=10)
+    owned["metadata"]["ownerReferences"] = [
+        {"kind": "ReplicaSet", "name": "web", "uid": "web-uid", "controller": True}
+    ]
+    await running(b, owned)
+    b.put("Pod", pod("high", "3", priority=100))
+
+    await b.settle()
+
+    assert list(b.cluster.history()) == ["web-uid"]
+    assert b.loop.state.history == b.cluster.history()
+
+
+async def test_a_closed_record_is_kept_for_a_week() -> None:
+    b = board("4")
+    await running(b, pod("low", "3", priority=10))
+    b.put("Pod", pod("high", "3", priority=100))
+    await b.settle()
+    b.drop("Pod", "default/low")
+    await b.settle()
+
+    await b.wait(6 * 86_400)
+    assert len(b.cluster.copy.keys("Preemption")) == 1
+    await b.wait(2 * 86_400)
+    assert b.cluster.copy.keys("Preemption") == []
+
+
+async def test_a_volume_that_binds_late_gets_its_node_first() -> None:
+    b = board("4")
+    b.put(
+        "StorageClass", {"metadata": {"name": "local"}, "volumeBindingMode": "WaitForFirstConsumer"}
+    )
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {"storageClassName": "local"},
+        "status": {"phase": "Pending"},
+    }
+    b.put("PersistentVolumeClaim", claim)
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    b.put("Pod", pod("one", volumes=[volume]))
+    await b.settle()
+    chosen = b.get("PersistentVolumeClaim", "default/data")["metadata"]["annotations"]
+    assert chosen == {"volume.kubernetes.io/selected-node": "node-1"}
+    assert "nodeName" not in b.get("Pod", "default/one")["spec"]
+
+    b.patch("PersistentVolumeClaim", "default/data", {"status": {"phase": "Bound"}})
+    await b.settle()
+    assert b.get("Pod", "default/one")["spec"]["nodeName"] == "node-1"
+
+
+async def test_a_gang_with_a_queue_keeps_its_nodes_over_a_restart() -> None:
+    from tests.kube.board import job
+    from tests.kube.test_jobs import board as queued_board
+
+    b = queued_board()
+    b.put("Job", job("train", "2", completionMode="Indexed", parallelism=2, completions=2))
+    await b.settle()
+    written = b.workload_of("train")["metadata"]["annotations"]["makeway.dev/placement"]
+    assert '"count":2' in written or written.count('"count":1') == 2

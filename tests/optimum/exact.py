@@ -58,7 +58,7 @@ def _may_fall(case: Case, running: Running) -> bool:
 
 
 def _solve(case: Case, candidates: list[Running]) -> list[Running] | None:
-    model = highspy.Highs()
+    model = highspy.Highs()  # type: ignore[no-untyped-call]  # the package has no annotations here
     model.setOptionValue("output_flag", False)
     falls = {r.name: model.addBinary() for r in candidates}
     _room_on_nodes(model, case, candidates, falls)

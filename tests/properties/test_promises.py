@@ -81,7 +81,7 @@ def test_deciding_again_with_nothing_changed_asks_for_nothing(world: World, poli
 @many
 @given(worlds(), st.sampled_from([Policy(), Policy(victims="kube")]))
 def test_nobody_displaces_who_displaced_it_by_priority(world: World, policy: Policy) -> None:
-    h, plans = live_through(world, policy)
+    _, plans = live_through(world, policy)
     by_priority = {
         (evict.workload, evict.preemptor)
         for plan in plans

@@ -78,6 +78,7 @@ class Loop:
         due = self._decide_at is not None and now >= self._decide_at
         if not events and not due:
             return settled
+        self.state.history = self.cluster.history()
         # In a thread: a long cycle must not keep watches and health checks waiting.
         plan = await asyncio.to_thread(decide, self.state, now, self._policy)
         self.cycles += 1
@@ -95,8 +96,7 @@ class Loop:
             for workload in self.state.workloads.values()
             if workload.requeue_at is not None and workload.requeue_at > now
         ]
-        if plan.wake_at is not None:
-            times.append(plan.wake_at)
+        times += [t for t in (plan.wake_at, self.cluster.decide_at()) if t is not None]
         if plan.waits:
             times.append(now + LOOK_AGAIN_S)
         return min(times, default=None)

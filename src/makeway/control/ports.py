@@ -30,12 +30,20 @@ class Cluster(Protocol):
         """What changed since the last call."""
         ...
 
+    def history(self) -> dict[str, tuple[float, ...]]:
+        """When each owner's work was evicted, as far back as it counts."""
+        ...
+
     async def apply(self, plan: Plan) -> None:
         """Carry out what was decided. What could not be done shows in the next `changes`."""
         ...
 
     def wake_at(self) -> float | None:
-        """When to look again although nothing changed."""
+        """When to settle again although nothing changed."""
+        ...
+
+    def decide_at(self) -> float | None:
+        """When to decide again although nothing changed: something was held back by `apply`."""
         ...
 
     @property

@@ -11,7 +11,7 @@ from makeway.engine.proposal import FlavorAttempt, Mode, Possibility
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Considered, Evict
 from makeway.model.queue import Queue
-from makeway.model.reason import Reason
+from makeway.model.reason import Kind, Reason
 from makeway.model.workload import Admission, Workload, WorkloadId
 
 NOBODY = WorkloadId("")
@@ -68,6 +68,8 @@ def _mode_name(attempt: FlavorAttempt) -> str:
 
 def required_checks(admission: Admission, queue: Queue) -> frozenset[str]:
     """Those that the queue asks for on the flavors that were assigned."""
+    if not queue.checks:
+        return frozenset()
     assigned = {flavor for a in admission.assignments for _, flavor in a.flavors}
     return frozenset(
         check.name
@@ -84,21 +86,42 @@ def checks_passed(workload: Workload, admission: Admission, queue: Queue) -> boo
 
 
 def open_gates(state: State) -> Iterator[Admit | Evict]:
-    """Workloads that hold quota and wait for their checks: admit them, or send them back."""
+    """Workloads that hold quota and have something to hear from their checks: admit them, or send them back."""
     for workload in list(state.unchecked.values()):
         admission = workload.admission
         if admission is None or workload.evicted_at is not None:
             continue
-        failed = next((c for c in workload.checks if c.state in ("Retry", "Rejected")), None)
-        if failed is not None:
-            rule = "AdmissionCheck" if failed.state == "Retry" else "DeactivatedDueToAdmissionCheck"
-            yield _send_back(workload, rule, failed.message)
-        elif admission.queue in state.queues and checks_passed(
-            workload, admission, state.queues[admission.queue]
+        refusal = _refused_by_checks(workload)
+        if refusal is not None:
+            yield refusal
+        elif (
+            not admission.admitted
+            and admission.queue in state.queues
+            and checks_passed(workload, admission, state.queues[admission.queue])
         ):
             yield Admit(
                 workload=workload.id, admission=msgspec.structs.replace(admission, admitted=True)
             )
+
+
+def _refused_by_checks(workload: Workload) -> Evict | None:
+    """Rejected is final, whoever else says Retry; both count for workloads that already run, too."""
+    rejected = _checks_in(workload, "Rejected")
+    if rejected:
+        message = f"The workload is deactivated due to {rejected}"
+        return _send_back(workload, "DeactivatedDueToAdmissionCheck", message)
+    retried = _checks_in(workload, "Retry")
+    if retried:
+        return _send_back(workload, "AdmissionCheck", f"Evicted due to {retried}")
+    return None
+
+
+def _checks_in(workload: Workload, state: str) -> str:
+    found = [f'"{c.name}" ({c.message})' for c in workload.checks if c.state == state]
+    if not found:
+        return ""
+    noun = "AdmissionCheck" if len(found) == 1 else "AdmissionChecks"
+    return f"{noun} in {state} state: {'; '.join(found)}"
 
 
 def drain_stopped(state: State) -> Iterator[Evict]:
@@ -128,8 +151,9 @@ def _must_leave(workload: Workload, stop: str) -> bool:
 
 
 def _send_back(workload: Workload, rule: str, message: str) -> Evict:
+    kind: Kind = "checks" if rule.endswith("AdmissionCheck") else "queue-drained"
     return Evict(
         workload=workload.id,
         preemptor=NOBODY,
-        reason=Reason(kind="queue-drained", kueue=rule, rule=rule, message=message),
+        reason=Reason(kind=kind, kueue=rule, rule=rule, message=message),
     )

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from makeway.model.resources import multiply
+from makeway.engine.policy import Policy
+from makeway.model.resources import CPU, add, multiply
 from makeway.model.workload import PodSet, Workload
+
+PLAIN = Policy()
 
 
 class Demand(msgspec.Struct, frozen=True):
@@ -18,7 +21,9 @@ class Demand(msgspec.Struct, frozen=True):
     requests: Mapping[str, int]
 
 
-def demands(workload: Workload, counts: tuple[int, ...] | None = None) -> tuple[Demand, ...]:
+def demands(
+    workload: Workload, counts: tuple[int, ...] | None = None, policy: Policy = PLAIN
+) -> tuple[Demand, ...]:
     """`counts` replaces the size of each pod set, for partial admission."""
     reclaimable = dict(workload.reclaimable)
     result = []
@@ -27,11 +32,34 @@ def demands(workload: Workload, counts: tuple[int, ...] | None = None) -> tuple[
             count = counts[index]
         else:
             count = max(0, pod_set.count - reclaimable.get(pod_set.name, 0))
-        requests = {
-            name: max(0, multiply(amount, count)) for name, amount in pod_set.shape.requests
-        }
+        one = counted(dict(pod_set.shape.requests), policy)
+        requests = {name: max(0, multiply(amount, count)) for name, amount in one.items()}
         result.append(Demand(pod_set, count, requests))
     return tuple(result)
+
+
+def counted(requests: dict[str, int], policy: Policy) -> dict[str, int]:
+    """Of one pod, what quota sees: without what the administrator left out, and with what stands for something else."""
+    if policy.excluded_prefixes:
+        requests = {n: a for n, a in requests.items() if not n.startswith(policy.excluded_prefixes)}
+    result = dict(requests)
+    for rule in policy.transformations:
+        amount = requests.get(rule.input)
+        if amount is None:
+            continue
+        if rule.replaces:
+            result.pop(rule.input, None)
+        times = units(rule.input, amount)
+        if rule.multiply_by is not None and rule.multiply_by in requests:
+            times *= units(rule.multiply_by, requests[rule.multiply_by])
+        for name, factor in rule.outputs:
+            result[name] = max(0, add(result.get(name, 0), multiply(factor, times)))
+    return result
+
+
+def units(resource: str, amount: int) -> int:
+    """Whole units, rounded up: factors are written per CPU, amounts are kept in millicores."""
+    return -(-amount // 1000) if resource == CPU else amount
 
 
 def smaller_counts(workload: Workload, step: int) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from makeway.engine.queueing import Requeue
 from makeway.engine.quota import Usage
 from makeway.engine.seating import Room
 from makeway.engine.victims.spare import Victim
+from makeway.model.decision import Decision
 from makeway.model.queue import QueueName
 from makeway.model.reason import Kind, Reason
 from makeway.model.workload import Workload
@@ -34,6 +35,7 @@ class Entry:
         "room",
         "tried",
         "victims",
+        "way",
         "workload",
     )
 
@@ -49,6 +51,7 @@ class Entry:
         self.requeue = Requeue.NOT_NOMINATED
         self.reason = Reason(kind="behind", kueue="PendingEvaluation")
         self.room: Room | None = None  # its nodes, once they are found
+        self.way: list[Decision] = []  # who falls for it, and the room that is held
 
     def propose(
         self, proposal: Proposal, victims: list[Victim], counts: tuple[int, ...] | None = None
@@ -58,10 +61,16 @@ class Entry:
         self.victims = victims
         self.counts = counts
 
-    def wait(self, requeue: Requeue, kind: Kind, kueue: str, message: str) -> None:
+    def wait(
+        self, requeue: Requeue, kind: Kind, kueue: str, message: str, until: float | None = None
+    ) -> None:
         self.requeue = requeue
         self.reason = Reason(
-            kind=kind, kueue=kueue, message=message, shortages=self.proposal.shortages
+            kind=kind,
+            kueue=kueue,
+            message=message,
+            shortages=self.proposal.shortages,
+            until=until,
         )
 
     @property

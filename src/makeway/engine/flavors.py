@@ -59,7 +59,7 @@ class Assigner:
     ) -> Proposal:
         assumed: dict[FlavorResource, int] = {}
         done: dict[int, PodSetProposal] = {}
-        for unit in _units([self._with_pods(d) for d in demands(workload, counts)]):
+        for unit in _units([self._with_pods(d) for d in demands(workload, counts, self.policy)]):
             found = self._assign_unit(unit, assumed, tried)
             done.update(found)
             for proposal in found.values():

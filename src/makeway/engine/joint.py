@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
+from makeway.engine.entries import Entry
+from makeway.engine.holds import hold_for
 from makeway.engine.placement import Demand, Shortfall, with_flavors
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Proposal
+from makeway.engine.quota import FlavorResource
 from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
 from makeway.engine.state import State
 from makeway.engine.victims import least_loss
 from makeway.engine.victims.candidates import Request
 from makeway.engine.victims.quota_room import QuotaRoom
 from makeway.engine.victims.roster import Roster
+from makeway.model.decision import Decision, Evict, Hold, Wait
 from makeway.model.queue import Flavor, QueueName
-from makeway.model.workload import Assignment, Placed, Workload, WorkloadId
+from makeway.model.workload import Assignment, Placed, Workload
 
 
 class Joint:
@@ -73,7 +78,13 @@ class Joint:
         if not demands:
             return Room(placement=())
         quota = self.quota_room(workload, queue, proposal, need=frozenset(proposal.usage))
-        room = self.seating.find_room(workload, demands, self.legality(quota), quota)
+        room = self.seating.find_room(
+            workload,
+            demands,
+            self.legality(quota),
+            quota,
+            may_evict=workload.id not in self.seating.holds,
+        )
         if isinstance(room, Shortfall) and workload.gang is None:
             some = self._as_many_as_fit(workload, demands)
             if some:
@@ -143,8 +154,41 @@ class Joint:
 
         return legal
 
-    def rule(self, quota: QuotaRoom, victim: WorkloadId) -> str:
-        return quota.rule(victim) if victim in quota.candidates else "PodPriority"
+    # --- making way ---
+
+    def room_without(self, entry: Entry) -> Room | None:
+        """The victims are given, as Kueue would choose them; the nodes must suffice once they are gone."""
+        roster = self.seating.roster
+        chosen = [
+            roster.candidates[unit]
+            for victim in entry.victims
+            for unit in roster.by_workload.get(victim.held.id, ())
+            if roster.candidates[unit].whole
+        ]
+        demands = self.demands(entry.workload, entry.proposal.assignments())
+        return self.seating.room_without(entry.workload, demands, chosen)
+
+    def way(self, entry: Entry, room: Room, need: frozenset[FlavorResource]) -> list[Decision]:
+        """The evictions, each by the rule that allows it, and the hold of quota and nodes."""
+        quota = self.quota_room(entry.workload, entry.queue, entry.proposal, need=need)
+        decisions = self.seating.make_way(entry.workload, room, placement=room.placement)
+        return [self._completed(d, entry, quota) for d in decisions if not isinstance(d, Wait)]
+
+    def _completed(self, decision: Decision, entry: Entry, quota: QuotaRoom) -> Decision:
+        match decision:
+            case Evict():
+                rule = (
+                    quota.rule(decision.workload)
+                    if decision.workload in quota.candidates
+                    else "PodPriority"
+                )
+                reason = msgspec.structs.replace(decision.reason, kueue="Preempted", rule=rule)
+                return msgspec.structs.replace(decision, reason=reason)
+            case Hold():
+                kept = hold_for(entry, self.now, self.policy)
+                return msgspec.structs.replace(decision, queue=kept.queue, admission=kept.admission)
+            case _:
+                return decision
 
     def legality_of_admitted(self, workload: Workload) -> Legality:
         """For pods of a workload that holds quota already: nodes may be short again, after a node was lost."""

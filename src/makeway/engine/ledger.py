@@ -231,13 +231,14 @@ class Ledger:
                 self._journal = None
 
     def mark(self) -> int:
-        """Inside a what-if: a point that `back_to` can return to."""
+        """Inside a what-if: this moment, for `changed_since`."""
         if self._journal is None:
             raise RuntimeError("mark() needs an open what_if()")
         return len(self._journal)
 
-    def back_to(self, mark: int) -> None:
-        self._undo_to(mark)
+    def changed_since(self, mark: int) -> set[int]:
+        """The `id` of every table (a node's usage, for one) that was written since."""
+        return {id(table) for table, _, _ in (self._journal or ())[mark:]}
 
     def _undo_to(self, mark: int) -> None:
         journal = self._journal

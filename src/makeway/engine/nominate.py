@@ -71,6 +71,9 @@ class Nominator:
                 Requeue.NAMESPACE_MISMATCH, "misconfigured", "Misconfigured", NAMESPACE_MISMATCH
             )
             return True
+        if workload.invalid:
+            entry.wait(Requeue.NOT_NOMINATED, "misconfigured", "Misconfigured", workload.invalid)
+            return True
         return False
 
     # -- which flavors, at whose expense? ------------------------------------------------------------------------

@@ -14,6 +14,15 @@ Strategy = Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
 DEFAULT_STRATEGIES: tuple[Strategy, ...] = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
 
 
+class Transformation(msgspec.Struct, frozen=True, kw_only=True):
+    """Quota counts a resource as others: each unit of `input` (times the amount of another) as so much of the outputs."""
+
+    input: str
+    outputs: tuple[tuple[str, int], ...]  # amounts per unit
+    replaces: bool = False  # False: the input is counted as well
+    multiply_by: str | None = None
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     victims: VictimPolicy = "least-loss"
     quota_only: bool = False  # decide on quota alone, as Kueue does; nodes are not asked
@@ -32,6 +41,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     # Look again, without the victims already chosen, when two heads want the same victims.
     recompute_overlaps: bool = True
     ignore_undeclared: bool = False  # requests for resources that the queue does not list are free
+
+    # What of a pod's requests counts against quota.
+    excluded_prefixes: tuple[str, ...] = ()
+    transformations: tuple[Transformation, ...] = ()
 
     # Priorities that count as one when victims are priced: (lowest, highest) of each band.
     bands: tuple[tuple[int, int], ...] = ()

@@ -150,7 +150,7 @@ class PendingQueue:
 
     def requeue(self, workload: Workload, how: Requeue, *, untried_flavors: bool = False) -> bool:
         """The head failed: keep it in line or park it. True when it was parked."""
-        if how is Requeue.PENDING_PREEMPTION and self.strategy == "BestEffortFIFO":
+        if how is Requeue.PENDING_PREEMPTION and self._keeps_head():
             self.sticky = workload.id
         if self._stays_in_line(how, untried_flavors):
             return False
@@ -160,6 +160,10 @@ class PendingQueue:
             self.remove(workload.id, keep_mark=True)
             self._parked[workload.id] = workload
         return True
+
+    def _keeps_head(self) -> bool:
+        """Kueue keeps no room between cycles: there only the first place keeps a preemptor from being overtaken."""
+        return self._policy.victims == "kueue" and self.strategy == "BestEffortFIFO"
 
     def _stays_in_line(self, how: Requeue, untried_flavors: bool) -> bool:
         if self.strategy == "StrictFIFO":

@@ -1,10 +1,15 @@
 """How much a queue may use now: its own quota, what it borrows, what it lends.
 
-Queues and cohorts form a tree. Each node keeps, per (flavor, resource), the quota of its whole subtree, the part of it that
-the parent never sees (what lies above the lending limit), and its usage; a parent's usage counts only what its children take
-beyond that hidden part. Every question is then a walk from a queue to its root.
+Queues and cohorts form a tree. Per (flavor, resource) a node n with parent p has:
 
-The arithmetic is that of `docs/explanation/quota.md`; amounts are whole numbers and sums of quota saturate at int64.
+    subtree(queue)  = nominal                     subtree(cohort) = nominal + Σ children (subtree - local)
+    local(n)        = subtree - lending limit     what the parent never sees; 0 without a limit
+    usage(cohort)   = Σ children max(0, usage - local)
+    available(root) = subtree - usage
+    available(n)    = max(0, local - usage) + available(p), the second part capped by the borrowing limit
+    potential(n)    = the same with nobody using anything
+
+So every question is a walk from a queue to its root. Amounts are whole numbers; sums of quota saturate at int64.
 """
 
 from __future__ import annotations

@@ -498,6 +498,9 @@ class Seating:
         rule: str = "priority",
     ) -> list[Decision]:
         """Evict the victims, hold the room, and say what it waits for."""
+        if workload.id in self.holds and not room.victims:
+            # It waits for those who were told before, and the room is kept: nothing new to say.
+            return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
         evicts: list[Decision] = []
         longest = 0.0
         for victim in room.victims:

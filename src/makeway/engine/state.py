@@ -72,13 +72,10 @@ class State:
         self.unqueued: dict[
             WorkloadId, Workload
         ] = {}  # would wait, but no queue takes them: see `queueing_problem`
-        self.unchecked: dict[
-            WorkloadId, Workload
-        ] = {}  # quota reserved, admission checks still open
+        self.unchecked: dict[WorkloadId, Workload] = {}  # hold quota, and their checks matter
         self.unexplained: dict[WorkloadId, None] = {}  # in line, and never told why they wait
-        self.refusals: dict[
-            tuple[QueueName, Shape], Reason
-        ] = {}  # why the last of this shape was parked
+        # Why the last workload of this shape was parked.
+        self.refusals: dict[tuple[QueueName, Shape], Reason] = {}
         self.progress: dict[WorkloadId, Progress] = {}
         self.rounds = 0  # ever decided; ages the progress above
         self.stopped_queues: set[QueueName] = set()
@@ -283,7 +280,7 @@ class State:
         if admission is None or workload.finished or not workload.active:
             self._release(workload.id)
             return
-        if not admission.admitted:
+        if not admission.admitted or any(c.state in ("Retry", "Rejected") for c in workload.checks):
             self.unchecked[workload.id] = workload
         before = self._ledger.get(workload.id)
         usage = usage_of(workload, admission)
@@ -400,10 +397,7 @@ class State:
         """Lines are kept in the order of the last policy; another one sorts them once."""
         old = self._policy
         self._policy = policy
-        if (old.requeuing_timestamp, old.priority_within_cohort) != (
-            policy.requeuing_timestamp,
-            policy.priority_within_cohort,
-        ):
+        if _order_of(old) != _order_of(policy):
             for line in self.pending.values():
                 line.reorder(policy)
 
@@ -423,6 +417,11 @@ class State:
         self.progress[workload.id] = Progress(
             tried, shape_of(workload), self.ledger.generation(queue), self.rounds
         )
+
+
+def _order_of(policy: Policy) -> tuple[object, ...]:
+    """What of a policy the lines depend on."""
+    return policy.requeuing_timestamp, policy.priority_within_cohort, policy.victims
 
 
 def _waits(workload: Workload) -> bool:

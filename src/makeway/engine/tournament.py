@@ -49,7 +49,8 @@ class _Tournament:
         self.ledger = ledger
         self.policy = policy
         self.left: dict[str, Entry] = {entry.queue: entry for entry in entries}
-        self.standings: dict[tuple[int, str], _Standing] = {}  # (node, queue of the entry)
+        # By queue of the entry, then by node on the way up. Kept from winner to winner where nothing changed.
+        self.standings: dict[str, dict[int, _Standing]] = {}
 
     def __iter__(self) -> Iterator[Entry]:
         while self.left:
@@ -59,13 +60,23 @@ class _Tournament:
             else:
                 winner = self._winner_below(queue.root())
             del self.left[winner.queue]
+            mark = self.ledger.mark()
             yield winner
+            self._forget_changed(self.ledger.changed_since(mark))
+
+    def _forget_changed(self, changed: set[int]) -> None:
+        """Serving the winner moved the usage of some nodes; who stands below them has to be measured anew."""
+        for name in list(self.standings):
+            queue = self.ledger.queue(name)
+            # The root itself is nobody's rival.
+            path = [queue, *queue.ancestors()][:-1]
+            if any(id(node.usage) in changed for node in path):
+                del self.standings[name]
 
     def _winner_below(self, root: QuotaNode) -> Entry:
-        self.standings.clear()
         for queue in root.queues_below():
             entry = self.left.get(queue.name)
-            if entry is not None:
+            if entry is not None and queue.name not in self.standings:
                 self._note_standings(queue, entry)
         winner = self._play(root)
         if winner is None:
@@ -73,11 +84,12 @@ class _Tournament:
         return winner
 
     def _note_standings(self, queue: QuotaNode, entry: Entry) -> None:
+        standings = self.standings[queue.name] = {}
         with self.ledger.what_if():
             self.ledger.add_usage(queue.name, entry.usage)
             for node in [queue, *queue.ancestors()]:
                 borrows = node.is_borrowing(entry.proposal.usage)
-                self.standings[id(node), queue.name] = _Standing(share(node), borrows)
+                standings[id(node)] = _Standing(share(node), borrows)
 
     def _play(self, cohort: QuotaNode) -> Entry | None:
         best: Entry | None = None
@@ -93,7 +105,7 @@ class _Tournament:
 
     def _key(self, node: QuotaNode, entry: Entry) -> tuple[object, ...]:
         """Who stays within its own goes first, then the smaller share; priority and age only after that."""
-        standing = self.standings[id(node), entry.queue]
+        standing = self.standings[entry.queue][id(node)]
         return (
             not (self.policy.preemptors_first and entry.is_preemptor),
             self.policy.fair_prefers_non_borrowing and standing.borrows,

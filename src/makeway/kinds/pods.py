@@ -72,6 +72,24 @@ def requests_of(obj: Json, spec: Json, path: str = "spec") -> dict[str, int]:
     }
 
 
+def requests_above_limits(obj: Json, spec: Json, path: str) -> list[str]:
+    """One sentence for each container that asks for more than it may use."""
+    problems = []
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or ()):
+            where = f"{path}.{field}[{index}]"
+            resources = container.get("resources") or {}
+            limits = _amounts(obj, resources.get("limits"), f"{where}.resources.limits")
+            requests = _amounts(obj, resources.get("requests"), f"{where}.resources.requests")
+            above = sorted(name for name, most in limits.items() if requests.get(name, 0) > most)
+            if above:
+                listed = ", ".join(f'"{name}"' for name in above)
+                problems.append(
+                    f"{where}: Invalid value: [{listed}]: requests must not exceed its limits"
+                )
+    return problems
+
+
 def _container_requests(obj: Json, container: Json, path: str) -> dict[str, int]:
     return _requests_with_limits(obj, container.get("resources") or {}, f"{path}.resources")
 

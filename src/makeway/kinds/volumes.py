@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from makeway.kinds.labels import read_node_terms
-from makeway.kinds.metadata import Json, metadata, name, spec, status
+from makeway.kinds.metadata import Json, metadata, name, namespace, spec, status
 from makeway.model.selectors import NodeTerm
 from makeway.model.workload import PodShape
 
 Find = Callable[[str, str], Json | None]  # kind, key
 WAITS_FOR_POD = "WaitForFirstConsumer"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
@@ -39,6 +40,14 @@ def with_volumes(shape: PodShape, pod: Json, find: Find) -> PodShape:
         elif not _binds_late(claim, find):
             return msgspec.structs.replace(shape, blocked=UNBOUND)
     return msgspec.structs.replace(shape, volume_terms=tuple(terms)) if terms else shape
+
+
+def late_claims(pod: Json, find: Find) -> Iterator[Json]:
+    """Claims that wait for a node to be chosen."""
+    for claim_name in claim_names(pod):
+        claim = find("PersistentVolumeClaim", f"{namespace(pod)}/{claim_name}")
+        if claim is not None and status(claim).get("phase") != "Bound" and _binds_late(claim, find):
+            yield claim
 
 
 def _places(claim: Json, find: Find) -> list[tuple[NodeTerm, ...]]:

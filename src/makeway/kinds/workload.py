@@ -22,7 +22,7 @@ from makeway.kinds.fields import (
     title_of,
     true_condition,
 )
-from makeway.kinds.pods import read_shape
+from makeway.kinds.pods import read_shape, requests_above_limits
 from makeway.model.queue import FlavorName, QueueName
 from makeway.model.workload import (
     Admission,
@@ -66,6 +66,7 @@ def read(obj: Json, *, priority_boost: bool = False, reclaimable_pods: bool = Tr
         active=spec.get("active", True) is not False,
         finished=true_condition(obj, "Finished") is not None,
         held_back=_held_back(obj),
+        invalid=_invalid(obj),
         admission=_read_admission(obj),
         reclaimable=_read_reclaimable(status) if reclaimable_pods else (),
         checks=tuple(_read_check(check) for check in status.get("admissionChecks") or ()),
@@ -157,6 +158,20 @@ def _read_topology_request(request: Json) -> TopologyRequest | None:
     if request.get("preferred"):
         return TopologyRequest(level=str(request["preferred"]), required=False)
     return None
+
+
+def _invalid(obj: Json) -> str:
+    """The API server refuses pods that request more than their limit; better to say so before quota is given."""
+    problems = [
+        problem
+        for index, item in enumerate(spec_of(obj).get("podSets") or ())
+        for problem in requests_above_limits(
+            obj,
+            (item.get("template") or {}).get("spec") or {},
+            f"spec.podSets[{index}].template.spec",
+        )
+    ]
+    return f"resources validation failed: {', '.join(problems)}" if problems else ""
 
 
 # -- status ----------------------------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ from makeway.errors import UserError
 from makeway.kinds import pod
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
 from makeway.kinds.podgroup import gang_of
+from makeway.kinds.preemption import losses
 from makeway.kube import jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
-from makeway.kube.preempting import reconcile_preemption
-from makeway.kube.preemptions import is_open
+from makeway.kube.preempting import reconcile_preemption, unfinished
 from makeway.kube.projection import Projection
 from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
 from makeway.kube.world import World
@@ -71,6 +71,9 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._failures = 0
+        self._history: dict[str, tuple[float, ...]] | None = (
+            None  # read anew when a Preemption changes
+        )
         self.served: set[str] = set()
         self.copy.listen(self._note)
 
@@ -79,7 +82,7 @@ class KubeCluster:
     async def follow(self, group: asyncio.TaskGroup, synced: asyncio.Event) -> None:
         """Watch all kinds that the API serves; the others when they appear."""
         while True:
-            fresh = [k for k in RESOURCES if k not in self.served and await self._serves(k)]
+            fresh = await self._newly_served()
             missing = REQUIRED - self.served - set(fresh)
             if missing:
                 raise UserError(f"the API does not serve {', '.join(sorted(missing))}.")
@@ -89,19 +92,31 @@ class KubeCluster:
             synced.set()
             await asyncio.sleep(LOOK_FOR_KINDS_EVERY_S)
 
-    async def _serves(self, kind: str) -> bool:
-        resource = RESOURCES[kind]
-        root = f"/apis/{resource.group}" if resource.group else "/api"
+    async def _newly_served(self) -> list[str]:
+        """Kinds that the API serves and that are not watched yet."""
+        unwatched = [kind for kind in RESOURCES if kind not in self.served]
+        homes = {(RESOURCES[kind].group, RESOURCES[kind].version) for kind in unwatched}
+        answers = await asyncio.gather(*(self._names(*home) for home in homes))
+        names = dict(zip(homes, answers, strict=True))
+        fresh: list[str] = []
+        for kind in unwatched:
+            resource = RESOURCES[kind]
+            served = names[resource.group, resource.version]
+            if f"{resource.plural}/status" in served:
+                self.world.subresources.add(f"{kind}/status")
+            if resource.plural in served:
+                fresh.append(kind)
+        return fresh
+
+    async def _names(self, group: str, version: str) -> set[str]:
+        root = f"/apis/{group}" if group else "/api"
         try:
-            answer = await self._client.request("GET", f"{root}/{resource.version}")
+            answer = await self._client.request("GET", f"{root}/{version}")
         except ApiError as error:
             if error.not_found:
-                return False
+                return set()
             raise
-        names = {str(r.get("name")) for r in answer.get("resources") or []}
-        if f"{resource.plural}/status" in names:
-            self.world.subresources.add(f"{kind}/status")
-        return resource.plural in names
+        return {str(r.get("name")) for r in answer.get("resources") or []}
 
     def _watch(self, kind: str, group: asyncio.TaskGroup) -> Reflector[Object]:
         reflector: Reflector[Object] = Reflector(
@@ -154,7 +169,10 @@ class KubeCluster:
                 for one in self.copy.all("Pod"):
                     self._mark_pod(one)
                 self._mark_workloads(self.copy.all("Workload"))
-            case "Preemption" | "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+            case "Preemption":
+                self._history = None
+                self._mark(kind, key_)
+            case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
                 self._mark(kind, key_)
 
     def _note_pod(self, before: Object | None, after: Object | None) -> None:
@@ -219,9 +237,8 @@ class KubeCluster:
             self._mark(kind, key_)
 
     def _mark_open_preemptions(self) -> None:
-        for record in self.copy.all("Preemption"):
-            if is_open(record):
-                self._mark("Preemption", key(record))
+        for record in self.copy.by("open preemptions", ""):
+            self._mark("Preemption", key(record))
 
     def _mark(self, what: str, key_: str) -> None:
         self._tasks[what, key_] = None
@@ -249,7 +266,8 @@ class KubeCluster:
             return bool(self._tasks)
         done = await self.writer.run_all(actions for _, actions in work)
         for (task, _), well in zip(work, done, strict=True):
-            self._written[task] = now
+            if task[0] in QUEUES:
+                self._written[task] = now
             self._judge(task, well)
         return True
 
@@ -288,7 +306,10 @@ class KubeCluster:
             case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
                 return podgroups.reconcile(what, found, self.world, now)
             case "Preemption":
-                return reconcile_preemption(found, self.world, now)
+                steps = reconcile_preemption(found, self.world, now)
+                if unfinished(found, self.world, now):
+                    steps.actions += self.applier.resume(found, now)
+                return steps
             case _:
                 return Steps()
 
@@ -335,11 +356,16 @@ class KubeCluster:
     def changes(self) -> Sequence[Event]:
         return self.projection.drain()
 
+    def history(self) -> dict[str, tuple[float, ...]]:
+        if self._history is None:
+            self._history = losses(self.copy.all("Preemption"))
+        return self._history
+
     def wake_at(self) -> float | None:
-        times = [self._timers[0][0]] if self._timers else []
-        if self.applier.later is not None:
-            times.append(self.applier.later)
-        return min(times, default=None)
+        return self._timers[0][0] if self._timers else None
+
+    def decide_at(self) -> float | None:
+        return self.applier.later
 
     def ring_soon(self) -> bool:
         """Something is put off for a moment only."""

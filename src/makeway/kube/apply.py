@@ -12,11 +12,12 @@ import msgspec
 
 from makeway.control import explain
 from makeway.control.clock import timestamp
-from makeway.kinds import conditions, pod
+from makeway.kinds import conditions, pod, preemption, volumes
 from makeway.kinds.metadata import (
     JOB_UID,
     Json,
     Object,
+    annotations_of,
     created_at,
     key,
     labels,
@@ -29,7 +30,7 @@ from makeway.kinds.metadata import (
     uid,
 )
 from makeway.kinds.promises import PLACEMENT
-from makeway.kube import preemptions, standing, words
+from makeway.kube import preempting, standing, words
 from makeway.kube.actions import (
     Action,
     BindPod,
@@ -44,6 +45,7 @@ from makeway.kube.actions import (
 from makeway.kube.events import ADMISSION, WORKLOAD_CONTROLLER
 from makeway.kube.pods import notice_s
 from makeway.kube.projection import Projection, placement_json
+from makeway.kube.workloads import queue_trouble
 from makeway.kube.world import World
 from makeway.model.decision import Admit, Bind, Evict, Hold, Plan, Wait
 from makeway.model.reason import Reason
@@ -58,7 +60,10 @@ HUMAN: Final = {
 # A waiting workload's status follows its reason, but not for ever at once: a few rewrites in a row, then one in this time.
 REWRITE_EVERY_S: Final = 10.0
 REWRITES_IN_A_ROW: Final = 5.0
+MOST_REMEMBERED: Final = 50_000
 HOLD_AFTER_S: Final = 60.0
+# Reasons that Kueue leaves unsaid: its users find them in the status, and get no event more than they know.
+SILENT: Final = frozenset({"behind", "equal-failed"})
 NOT_ALL_READY: Final = "waiting for all admitted workloads to be in PodsReady condition"
 
 
@@ -82,6 +87,7 @@ class Applier:
         self._copy = world.copy
         self._projection = projection
         self._told: dict[str, Told] = {}
+        self._deferred: dict[str, Wait] = {}  # reasons that are to be published later
         self.blocked: set[WorkloadId] = set()  # would have quota if others were ready
         self.later: float | None = None  # a status that was held back is due then
 
@@ -110,7 +116,9 @@ class Applier:
         for hold in plan.holds:
             lists += self._nominate(hold, plan, now)
         held = {hold.workload for hold in plan.holds}
-        for wait in plan.waits:
+        decided = {decision.workload for decision in plan.decisions}
+        late = [wait for key_, wait in self._deferred.items() if key_ not in decided]
+        for wait in (*plan.waits, *late):
             lists += self._wait(wait, now, nominated=wait.workload in held)
         return [actions for actions in lists if actions]
 
@@ -149,6 +157,9 @@ class Applier:
         if admit.placement:
             self._projection.assume_placement(admit.workload, admit.placement)
         self._told.pop(admit.workload, None)
+        self._deferred.pop(admit.workload, None)
+        if len(self._told) > MOST_REMEMBERED:
+            self._told.clear()  # costs a rewrite at most
         lists += [self._bind(bind) for bind in admit.binds]
         return lists
 
@@ -161,8 +172,9 @@ class Applier:
             told = self._admitted_event(found, admission.queue, now, WORKLOAD_CONTROLLER)
             return [patch_status("Workload", found, standing.admit(found, now), told)]
         actions: list[Action] = []
-        if self._worth_writing(admit):
-            body = {"metadata": {"annotations": {PLACEMENT: placement_json(admit.placement)}}}
+        written = placement_json(admit.placement) if self._worth_writing(admit) else None
+        if written != annotations_of(found).get(PLACEMENT):
+            body = {"metadata": {"annotations": {PLACEMENT: written}}}
             # No version: the status patch that follows checks that nothing else changed.
             actions.append(
                 msgspec.structs.replace(patch_object("Workload", found, body), version="")
@@ -212,6 +224,12 @@ class Applier:
         found = self._copy.get("Pod", bind.pod)
         if found is None or spec(found).get("nodeName") or terminating(found):
             return []
+        late = list(volumes.late_claims(found, self._copy.get))
+        if late:
+            # Their volumes are made on the node that was chosen; when they are there, the pod can be bound.
+            return [
+                _select_node(claim, bind.node) for claim in late if not _selected(claim, bind.node)
+            ]
         note = f"Successfully assigned {bind.pod} to {bind.node}"
         told = self._pod_event(found, "Scheduled", note, action="Binding")
         return [
@@ -247,7 +265,7 @@ class Applier:
     # Evict
 
     def _evict(self, evict: Evict, now: float) -> list[list[Action]]:
-        if evict.reason.kind == "queue-drained":
+        if not evict.preemptor:
             return []  # stopped queues and failed checks: `workloads.py` sees to them
         found = self._copy.get("Workload", evict.workload)
         if found is None or evict.pods:
@@ -258,6 +276,7 @@ class Applier:
 
     def _evict_workload(self, victim: Object, evict: Evict, now: float) -> list[Action]:
         rule = evict.reason.rule or "InClusterQueue"
+        rule = rule[0].upper() + rule[1:]  # a condition's reason is one word in PascalCase
         message = self._preemption_message(victim, evict, rule)
         more = self._more(evict)
         change = standing.evict(victim, "Preempted", message + more, now, preempted=rule)
@@ -399,6 +418,28 @@ class Applier:
             return message + self._more(evict)
         return f"{scheduler}: preempting to accommodate a higher priority pod{self._more(evict)}"
 
+    def resume(self, record: Json, now: float) -> list[Action]:
+        """Evictions that are on record and were not done: somebody was stopped in between, or refused."""
+        actions: list[Action] = []
+        victims = spec(record).get("victims") or []
+        for victim, evict in zip(victims, preemption.evictions(record), strict=True):
+            if preempting.told(victim, self._world) or not self._same(victim):
+                continue
+            for done in self._evict(evict, now):
+                actions += done
+        return actions
+
+    def _same(self, victim: Json) -> bool:
+        """What the record names is what is there now, not a successor of that name."""
+        for pod_key, known in zip(
+            victim.get("pods") or [], victim.get("podUIDs") or [], strict=False
+        ):
+            found = self._copy.get("Pod", pod_key)
+            if found is not None and uid(found) != known:
+                return False
+        found = self._copy.get("Workload", str(victim.get("workload")))
+        return found is None or not victim.get("uid") or uid(found) == victim["uid"]
+
     # Hold
 
     def _record(
@@ -406,8 +447,8 @@ class Applier:
     ) -> Action | None:
         """The Preemption, unless one is open for these victims already."""
         fresh = [e for e in evicts if not e.already]
-        known = list(self._copy.all("Preemption"))
-        if not fresh or any(preemptions.covers(o, preemptor, fresh) for o in known):
+        known = self._copy.by("preemptions by preemptor", preemptor)
+        if not fresh or any(preemption.covers(o, preemptor, fresh) for o in known):
             return None
         model = self._model(preemptor)
         asked_by = model.uid if model and model.uid else preemptor
@@ -418,13 +459,19 @@ class Applier:
         if not kept.loss:
             kept = msgspec.structs.replace(kept, loss=sum(e.loss for e in evicts))
         models = {e.workload: self._model(e.workload) for e in evicts}
-        record = preemptions.compose(
+        record = preemption.compose(
             kept,
             evicts,
-            attempt=preemptions.attempts(known, asked_by) + 1,
+            attempt=preemption.attempts(known, asked_by) + 1,
             preemptor_uid=asked_by,
             home=preemptor.split("/", 1)[0],
-            uids={w: m.uid for w, m in models.items() if m is not None},
+            uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
+            pod_uids={
+                pod_key: uid(found)
+                for e in evicts
+                for pod_key in e.pods
+                if (found := self._copy.get("Pod", pod_key)) is not None
+            },
             now=now,
         )
         return Create(kind="Preemption", obj=record)
@@ -451,9 +498,13 @@ class Applier:
     def _wait(self, wait: Wait, now: float, *, nominated: bool) -> list[list[Action]]:
         found = self._copy.get("Workload", wait.workload)
         if found is None:
+            self._deferred.pop(wait.workload, None)
             return [] if nominated else self._wait_pods(wait, now)
         if standing.has_quota(found) or standing.finished(found):
+            self._deferred.pop(wait.workload, None)
             return self._wait_pods(wait, now)
+        if queue_trouble(found, self._world) is not None:
+            return []  # a closed queue is told by `workloads.py`
         return [self._publish(found, wait, words.waiting(wait.reason), now)]
 
     def _publish(self, found: Object, wait: Wait, message: str, now: float) -> list[Action]:
@@ -466,16 +517,19 @@ class Applier:
         same_words = conditions.message(found, standing.QUOTA_RESERVED) == message
         if told.sense == sense and told_reason == reason:
             if same_words:
+                self._deferred.pop(wait.workload, None)
                 return []
             if told.left < 1:
+                self._deferred[wait.workload] = wait
                 self._remind(now + (1 - told.left) * REWRITE_EVERY_S)
                 return []
+        self._deferred.pop(wait.workload, None)
         asked = model.pod_sets if model is not None and message != NOT_ALL_READY else ()
         change = standing.wait(found, reason, message, asked, now)
         told.sense, told.left = sense, max(0.0, told.left - 1)
         if not change:
             return []
-        if message == NOT_ALL_READY:
+        if message == NOT_ALL_READY or wait.reason.kind in SILENT:
             return [patch_status("Workload", found, change)]
         event = self._workload_event(found, reason, message, warning=True)
         return [patch_status("Workload", found, change, event)]
@@ -511,8 +565,7 @@ class Applier:
         """Of the victims that it waits for, some are gone and some are not."""
         keys = [
             pod_key
-            for record in self._copy.all("Preemption")
-            if preemptions.is_open(record) and spec(record).get("preemptor") == workload_id
+            for record in self._copy.by("open preemptions", workload_id)
             for victim in spec(record).get("victims") or []
             for pod_key in victim.get("pods") or self._pods_of(victim["workload"])
         ]
@@ -560,9 +613,18 @@ def _pod_status(found: Json, change: Object) -> Patch:
     )
 
 
+def _selected(claim: Json, node: str) -> bool:
+    return annotations_of(claim).get(volumes.SELECTED_NODE) == node
+
+
+def _select_node(claim: Json, node: str) -> Patch:
+    body = {"metadata": {"annotations": {volumes.SELECTED_NODE: node}}}
+    return patch_object("PersistentVolumeClaim", claim, body)
+
+
 def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:
     found: dict[WorkloadId, list[Evict]] = {}
     for evict in plan.evicts:
-        if evict.preemptor and evict.reason.kind != "queue-drained":
+        if evict.preemptor:
             found.setdefault(evict.preemptor, []).append(evict)
     return found

@@ -10,6 +10,7 @@ from typing import Final
 
 from makeway.kinds import composing, conditions, job
 from makeway.kinds.metadata import (
+    JOB_UID,
     PREBUILT_WORKLOAD,
     PRIORITY_CLASS,
     RESOURCE_IN_USE,
@@ -22,6 +23,7 @@ from makeway.kinds.metadata import (
     key,
     labels,
     name,
+    namespace,
     owners,
     spec,
     terminating,
@@ -55,7 +57,9 @@ def reconcile(queued: Json, world: World, now: float) -> Steps:
         if other is not workload and not terminating(other):
             gone = tell(queued, "DeletedWorkload", f"Deleted not matching Workload: {key(other)}")
             steps.actions.append(delete_object("Workload", other, gone))
-    if workload is None:
+    if workload is None and _adopt(queued, world, steps):
+        pass
+    elif workload is None:
         _compose(queued, world, steps)
     elif standing.finished(workload):
         _close(queued, workload, steps)
@@ -81,6 +85,17 @@ def expected_name(queued: Json) -> str:
         PREBUILT_WORKLOAD
     )
     return prebuilt or composing.workload_name_of(queued)
+
+
+def _adopt(queued: Json, world: World, steps: Steps) -> bool:
+    """A Workload that the user made for this Job becomes its own."""
+    found = world.copy.get("Workload", f"{namespace(queued)}/{expected_name(queued)}")
+    if found is None or found.get("metadata", {}).get("ownerReferences"):
+        return False
+    owner = composing.owner_reference(queued, controls=True)
+    body = {"metadata": {"ownerReferences": [owner], "labels": {JOB_UID: uid(queued)}}}
+    steps.actions.append(patch_object("Workload", found, body))
+    return True
 
 
 def tell(

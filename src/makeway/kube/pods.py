@@ -96,18 +96,20 @@ def _end_one(one: Json, workload: Json | None, steps: Steps, now: float) -> None
             steps.actions.append(
                 patch_status("Workload", workload, change, tell(one, "FinishedWorkload", note))
             )
-        elif standing.evicted(workload):
-            change = standing.release(workload, now, comes_back=False)
-            steps.actions.append(patch_status("Workload", workload, change))
         else:
-            change = standing.finish(
-                workload, "OwnerNotFound", "The workload's owner no longer exists", now
-            )
-            steps.actions.append(patch_status("Workload", workload, change))
+            steps.actions.append(patch_status("Workload", workload, _gone(workload, now)))
         return
     steps.actions += let_go(one)
     if workload is not None and RESOURCE_IN_USE in finalizers(workload):
         steps.actions.append(_free(workload))
+
+
+def _gone(workload: Json, now: float) -> Object:
+    """A pod that queued alone does not come back: its Workload is released and over in one step."""
+    change = standing.release(workload, now, comes_back=False) if standing.evicted(workload) else {}
+    released = {**workload, "status": {**(workload.get("status") or {}), **change}}
+    note = "The workload's owner no longer exists"
+    return change | standing.finish(released, "OwnerNotFound", note, now)
 
 
 def let_go(one: Json) -> list[Action]:

@@ -6,23 +6,37 @@ ran out first, Cancelled when whoever asked is gone or over.
 
 from __future__ import annotations
 
-from makeway.kinds import pod
-from makeway.kinds.metadata import Json, Object, key, seconds, spec, terminating, uid
-from makeway.kube import preemptions, standing
-from makeway.kube.actions import Steps, patch_status
+from typing import Final
+
+from makeway.kinds import pod, preemption
+from makeway.kinds.metadata import Json, Object, key, seconds, spec, status, terminating, uid
+from makeway.kube import standing
+from makeway.kube.actions import Steps, delete_object, patch_status
 from makeway.kube.world import World
+
+KEPT_S: Final = 7 * 86_400.0  # the record outlives the longest window that is counted from it
 
 
 def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
     steps = Steps()
-    if not preemptions.is_open(record):
+    if not preemption.is_open(record):
+        ended = seconds(status(record).get("completedAt")) or now
+        if now < ended + KEPT_S:
+            steps.look_again(ended + KEPT_S)
+        else:
+            steps.actions.append(delete_object("Preemption", record))
         return steps
     phase, message = _phase(record, world, now)
-    change = preemptions.progress(record, phase, message, now)
+    change = preemption.progress(record, phase, message, now)
     if change:
         steps.actions.append(patch_status("Preemption", record, change))
     steps.look_again(seconds((spec(record).get("hold") or {}).get("until")))
     return steps
+
+
+def unfinished(record: Json, world: World, now: float) -> bool:
+    """Victims are named that nobody has told yet, and the room is still wanted."""
+    return preemption.is_open(record) and _phase(record, world, now)[0] in ("Planned", "Evicting")
 
 
 def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
@@ -38,27 +52,27 @@ def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
     until = seconds((spec(record).get("hold") or {}).get("until"))
     if until is not None and now >= until:
         return "Expired", f"{asked} did not get the room in time"
-    told = [_told(victim, world) for victim in spec(record).get("victims") or []]
-    if all(told):
-        return "Draining", f"waiting for {len(told)} victim(s) to leave"
-    if any(told):
-        return "Evicting", f"{sum(told)} of {len(told)} victim(s) told"
+    done = [told(victim, world) for victim in spec(record).get("victims") or []]
+    if all(done):
+        return "Draining", f"waiting for {len(done)} victim(s) to leave"
+    if any(done):
+        return "Evicting", f"{sum(done)} of {len(done)} victim(s) told"
     return "Planned", ""
 
 
 def _placed(found: Json | None, pods: list[Object]) -> bool:
-    if found is not None and not standing.admitted(found):
-        return False
-    if found is None and not pods:
-        return False
-    return all(spec(one).get("nodeName") or pod.ended(one) for one in pods)
+    """An admitted workload has its nodes promised, which is as good as a hold; pods without a queue must be bound."""
+    if found is not None:
+        return standing.admitted(found)
+    return bool(pods) and all(spec(one).get("nodeName") or pod.ended(one) for one in pods)
 
 
-def _told(victim: Json, world: World) -> bool:
+def told(victim: Json, world: World) -> bool:
     """Told to go, going, or gone."""
     if victim.get("pods"):
-        states = [world.copy.get("Pod", k) for k in victim["pods"]]
-        return all(one is None or terminating(one) or pod.ended(one) for one in states)
+        uids = victim.get("podUIDs") or [""] * len(victim["pods"])
+        named = zip(victim["pods"], uids, strict=False)
+        return all(_leaves(world.copy.get("Pod", k), known) for k, known in named)
     found = world.copy.get("Workload", str(victim.get("workload")))
     if found is None:
         held = pods_of(str(victim.get("workload")), world)
@@ -66,6 +80,11 @@ def _told(victim: Json, world: World) -> bool:
     if victim.get("uid") and uid(found) != victim["uid"]:
         return True
     return standing.evicted(found) or not standing.has_quota(found)
+
+
+def _leaves(one: Object | None, known: str) -> bool:
+    """A pod of another uid is a successor: the one that was named is gone."""
+    return one is None or uid(one) != known or terminating(one) or pod.ended(one)
 
 
 def pods_of(workload_id: str, world: World) -> list[Object]:

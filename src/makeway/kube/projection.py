@@ -23,6 +23,7 @@ from makeway.kinds import (
     node,
     pod,
     podgroup,
+    preemption,
     resourceflavor,
     topology,
     volumes,
@@ -52,7 +53,7 @@ from makeway.kinds.promises import (
     min_pods,
     placed_by_others,
 )
-from makeway.kube import preemptions, standing
+from makeway.kube import standing
 from makeway.kube.resources import POD_GROUPS
 from makeway.kube.world import World
 from makeway.model.decision import Hold
@@ -100,6 +101,7 @@ class Projection:
         self._known: dict[tuple[type[Any], str], ModelObject] = {}
         # Nodes chosen for pods that the API has not seen yet; see `assume_placement`.
         self._assumed: dict[str, tuple[Placed, ...]] = {}
+        self._pod_sets: dict[str, tuple[tuple[str, ...], tuple[PodSet, ...], str]] = {}  # by uid
         self.faults: dict[str, str] = {}  # objects that cannot be read, and why
         self._copy.listen(self._note)
 
@@ -135,6 +137,8 @@ class Projection:
                     self._mark("workload", key(found))
         elif kind == "Workload":
             self._mark("workload", key_)
+            if after is None and before is not None:
+                self._pod_sets.pop(uid(before), None)
         elif kind == "Pod":
             self._mark("pod", key_)
             for state in (before, after):
@@ -148,12 +152,14 @@ class Projection:
                 self._mark("workload", self.workload_of(member)[0])
             self._mark("workload", key_)
         elif kind == "Preemption":
-            self._mark("hold", key_)
+            self._mark("hold", str(spec(after or before or {}).get("preemptor") or ""))
         elif kind == "LimitRange":
             for found in self._copy.by("workloads by namespace", key_.split("/", 1)[0]):
                 self._mark("workload", key(found))
         elif kind == "PersistentVolumeClaim":
             for user in self._copy.by("pods by claim", key_):
+                # Told again even if it looks the same: what it waited for may be there.
+                self._known.pop((Pod, key(user)), None)
                 self._mark("pod", key(user))
 
     def _note_job(self, changed: Json) -> None:
@@ -204,25 +210,15 @@ class Projection:
             self._known[kind, key_] = obj
             events.append(Upsert(obj=obj))
 
-    def _tell_hold(self, key_: str, events: list[Event]) -> None:
+    def _tell_hold(self, holder: str, events: list[Event]) -> None:
         """Holds are known by who they are for; only the newest open one of a workload counts."""
-        found = self._copy.get("Preemption", key_)
-        holder = str(spec(found or {}).get("preemptor") or "")
-        if found is None:
-            holder = next(
-                (k for (t, k), o in self._known.items() if t is Hold and self._is_from(o, key_)), ""
-            )
-        if holder:
-            self._tell(Hold, holder, self._newest_hold(holder), events)
-
-    def _is_from(self, hold: ModelObject, key_: str) -> bool:
-        return isinstance(hold, Hold) and key_.split("/", 1)[0] in hold.workload
+        self._tell(Hold, holder, self._newest_hold(holder), events)
 
     def _newest_hold(self, workload_id: str) -> Hold | None:
         open_ones = [
             (created_at(obj), name(obj), hold)
-            for obj in self._copy.all("Preemption")
-            if (hold := preemptions.hold_from(obj)) is not None and hold.workload == workload_id
+            for obj in self._copy.by("open preemptions", workload_id)
+            if (hold := preemption.hold_from(obj)) is not None
         ]
         return max(open_ones, key=lambda entry: entry[:2])[2] if open_ones else None
 
@@ -285,6 +281,7 @@ class Projection:
         found = self._copy.get("Workload", key_)
         if found is not None:
             return self._queued(found)
+        self._assumed.pop(key_, None)
         gang = self._gang(key_)
         if gang is not None:
             return gang
@@ -344,8 +341,9 @@ class Projection:
 
     def _queued(self, found: Json) -> Workload:
         """A Workload object, with what its owner says about it."""
-        read = workload.read(_without_promises(self._world.counted(found)))
-        refused = "" if standing.has_quota(found) else self._world.refusal(found)
+        pod_sets, refused = self._asked(found)
+        read = workload.read(_without_promises({**found, "spec": {**spec(found), "podSets": []}}))
+        read = msgspec.structs.replace(read, pod_sets=pod_sets)
         owner = self._world.owner_of(found)
         template = ((spec(found).get("podSets") or [{}])[0]).get("template") or {}
         places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
@@ -357,9 +355,23 @@ class Projection:
             pod_priority=self._pod_priority(template),
             protected=pod.protected(template) or pod.protected(owner or {}),
             placement=self._placement(found),
-            held_back=read.held_back or refused,
+            held_back=read.held_back or ("" if standing.has_quota(found) else refused),
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
+
+    def _asked(self, found: Json) -> tuple[tuple[PodSet, ...], str]:
+        """Its pod sets, and why the API would refuse their pods. Read once: a status that changes does not change them."""
+        ranges = self._copy.by("limit ranges", namespace(found))
+        version = (
+            str(metadata(found).get("generation", metadata(found).get("resourceVersion"))),
+            *(str(metadata(r).get("resourceVersion")) for r in ranges),
+        )
+        known = self._pod_sets.get(uid(found))
+        if known is None or known[0] != version:
+            counted = {**self._world.counted(found), "status": {}}
+            pod_sets = workload.read(_without_promises(counted)).pod_sets
+            known = self._pod_sets[uid(found)] = (version, pod_sets, self._world.refusal(found))
+        return known[1], known[2]
 
     def _pod_priority(self, template: Json) -> int:
         """What its pods will have, which is another matter than its priority in the queue."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from makeway.control.config import Configuration
-from makeway.kinds import composing, limits, pod, podgroup, volumes
+from makeway.kinds import composing, limits, pod, podgroup, preemption, volumes
 from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import (
     QUEUE_NAME,
@@ -33,6 +33,8 @@ class World:
         self.copy = copy
         self.config = config
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
+        self._classes: composing.Classes | None = None  # read anew when one changes
+        copy.listen(self._note)
         self.subresources: set[str] = set()  # "PodGroup/status", where the API serves it
         copy.index("limit ranges", "LimitRange", lambda obj: [namespace(obj)])
         copy.index("children", "Pod", _owner_uids)
@@ -41,6 +43,8 @@ class World:
         copy.index("workloads by cluster queue", "Workload", _cluster_queue)
         copy.index("local queues by cluster queue", "LocalQueue", _target_queue)
         copy.index("pods by group", "Pod", _group)
+        copy.index("open preemptions", "Preemption", _open_for)
+        copy.index("preemptions by preemptor", "Preemption", _asked_by)
         copy.index("pods by claim", "Pod", _claims)
         copy.index("pods by gang", "Pod", _gang)
         copy.index("pods by workload", "Pod", _workload)
@@ -48,8 +52,14 @@ class World:
         copy.index("jobs by namespace", "Job", lambda obj: [namespace(obj)])
         copy.index("pods by namespace", "Pod", lambda obj: [namespace(obj)])
 
+    def _note(self, kind: str, _key: str, _before: Object | None, _after: Object | None) -> None:
+        if kind in ("PriorityClass", "WorkloadPriorityClass"):
+            self._classes = None
+
     def classes(self) -> composing.Classes:
-        found = composing.Classes()
+        if self._classes is not None:
+            return self._classes
+        found = self._classes = composing.Classes()
         for obj in self.copy.all("WorkloadPriorityClass"):
             found.workload[name(obj)] = composing.priority_class_from(obj)
         for obj in self.copy.all("PriorityClass"):
@@ -179,6 +189,15 @@ def _target_queue(local_queue: Json) -> list[str]:
 def _group(obj: Json) -> list[str]:
     group = pod.group_of(obj)
     return [f"{group.namespace}/{group.name}"] if group else []
+
+
+def _open_for(record: Json) -> list[str]:
+    """Under the name of who asked, and under "" for all that are open."""
+    return ["", *_asked_by(record)] if preemption.is_open(record) else []
+
+
+def _asked_by(record: Json) -> list[str]:
+    return [str(spec(record).get("preemptor") or "")]
 
 
 def _claims(obj: Json) -> list[str]:

@@ -169,6 +169,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     held_back: str = (
         ""  # why it may not be queued yet (an admission gate, missing pods), as a sentence
     )
+    invalid: str = ""  # why its pods would be refused by the API, as a sentence
     admission: Admission | None = None
     placement: tuple[Placed, ...] = ()
     reclaimable: tuple[tuple[str, int], ...] = ()  # pods per set that need no quota any more

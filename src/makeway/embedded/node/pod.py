@@ -209,7 +209,7 @@ class PodWorker:
         return sidecars
 
     async def _until_started(self, name: str) -> None:
-        while not self._states[name].started:  # noqa: ASYNC110 - the state has many writers
+        while not self._states[name].started:
             await asyncio.sleep(0.02)
 
     async def _end_sidecars(self, sidecars: list[asyncio.Task[None]]) -> None:

@@ -12,13 +12,14 @@ from typing import Final
 
 from makeway.control.clock import timestamp
 from makeway.kinds.metadata import Json, Object, seconds, spec, status
-from makeway.kube.resources import API_VERSIONS
 from makeway.model.decision import Bind, Evict, Hold
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
+from makeway.model.reason import Reason
 from makeway.model.resources import amount_of, format_amount
 from makeway.model.workload import Admission, Assignment, Placed, PodId, WorkloadId
 
+API_VERSION: Final = "makeway.dev/v1alpha1"
 KIND: Final = "Preemption"
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
 
@@ -40,15 +41,18 @@ def compose(
     attempt: int,
     preemptor_uid: str,
     home: str,
-    uids: dict[str, str],
+    uids: dict[str, tuple[str, str]],
+    pod_uids: dict[str, str],
     now: float,
 ) -> Object:
-    """The record of a preemption that is about to begin."""
+    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's."""
     victims = [
         {
             "workload": evict.workload,
-            "uid": uids.get(evict.workload, ""),
+            "uid": uids.get(evict.workload, ("", ""))[0],
+            "ownerUID": uids.get(evict.workload, ("", ""))[1],
             "pods": list(evict.pods),
+            "podUIDs": [pod_uids.get(pod, "") for pod in evict.pods],
             "rule": evict.reason.rule or evict.reason.kueue,
             "lossGPUSeconds": round(evict.loss, 3),
             "noticeSeconds": evict.notice_s,
@@ -56,12 +60,13 @@ def compose(
         for evict in evicts
     ]
     return {
-        "apiVersion": API_VERSIONS[KIND],
+        "apiVersion": API_VERSION,
         "kind": KIND,
         "metadata": {"namespace": home, "name": preemption_name(preemptor_uid, attempt)},
         "spec": {
             "preemptor": hold.workload,
             "preemptorUID": preemptor_uid,
+            "attempt": attempt,
             "rule": hold.rule,
             "victims": victims,
             "lossGPUSeconds": round(hold.loss, 3),
@@ -141,9 +146,40 @@ def _admission(room: Json, queue: str | None) -> Admission | None:
     )
 
 
+def evictions(obj: Json) -> list[Evict]:
+    """What was decided when the record was written, to be done by whoever finds it undone."""
+    said = spec(obj)
+    return [
+        Evict(
+            workload=WorkloadId(str(victim["workload"])),
+            pods=tuple(PodId(pod) for pod in victim.get("pods") or []),
+            preemptor=WorkloadId(str(said.get("preemptor") or "")),
+            reason=Reason(kind="preempted", kueue="Preempted", rule=str(victim.get("rule") or "")),
+            loss=float(victim.get("lossGPUSeconds") or 0.0),
+            notice_s=float(victim.get("noticeSeconds") or 0.0),
+        )
+        for victim in said.get("victims") or []
+    ]
+
+
+def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
+    """When each owner's work was evicted: pods are recreated, so the history is their owner's."""
+    found: dict[str, list[float]] = {}
+    for obj in known:
+        if str(status(obj).get("phase") or "") in ("", "Planned"):
+            continue
+        at = seconds(spec(obj).get("plannedAt")) or 0.0
+        for victim in spec(obj).get("victims") or []:
+            owner = str(victim.get("ownerUID") or victim.get("uid") or "")
+            if owner:
+                found.setdefault(owner, []).append(at)
+    return {owner: tuple(sorted(times)) for owner, times in found.items()}
+
+
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:
-    """How many preemptions this workload asked for so far."""
-    return sum(spec(o).get("preemptorUID") == preemptor_uid for o in known)
+    """The number of the last preemption that this workload asked for."""
+    mine = [o for o in known if spec(o).get("preemptorUID") == preemptor_uid]
+    return max((int(spec(o).get("attempt") or 1) for o in mine), default=0)
 
 
 def covers(obj: Json, preemptor: str, evicts: Iterable[Evict]) -> bool:

@@ -1,0 +1,71 @@
+"""Room kept for workloads whose victims are leaving, from one cycle to the next.
+
+A hold is closed to everybody of equal or lower priority; a higher one may take the room, and then the hold is broken. Kueue
+keeps nothing between cycles, so under its policy there are no holds.
+"""
+
+from __future__ import annotations
+
+from makeway.engine.entries import Entry
+from makeway.engine.ledger import usage_of
+from makeway.engine.policy import Policy
+from makeway.engine.quota import Usage
+from makeway.engine.state import State
+from makeway.model.decision import Hold
+from makeway.model.queue import QueueName
+from makeway.model.workload import Admission, WorkloadId
+
+
+class Holds:
+    """Those in force when the cycle began."""
+
+    def __init__(self, state: State, now: float, policy: Policy) -> None:
+        self._state = state
+        self._now = now
+        self._live: dict[WorkloadId, Hold] = {}
+        if policy.victims != "kueue":
+            self._live = {key: hold for key, hold in state.holds.items() if self._is_live(hold)}
+
+    def _is_live(self, hold: Hold) -> bool:
+        return (
+            hold.admission is not None
+            and hold.until > self._now
+            and self._state.waits_in(hold.workload) == hold.queue
+        )
+
+    def __contains__(self, workload: object) -> bool:
+        return workload in self._live
+
+    def claims(self) -> dict[WorkloadId, tuple[QueueName, Usage]]:
+        return {
+            key: (hold.queue, usage_of(self._state.workloads[key], hold.admission))
+            for key, hold in self._live.items()
+            if hold.queue is not None and hold.admission is not None
+        }
+
+    def weaker_than(self, entry: Entry) -> list[WorkloadId]:
+        """Whose room this one may take: the lowest priority first, then the youngest."""
+        workloads = self._state.workloads
+        weaker = [key for key in self._live if workloads[key].priority < entry.workload.priority]
+        return sorted(weaker, key=lambda k: (workloads[k].priority, -workloads[k].created_at, k))
+
+    def end(self, workload: WorkloadId, because: str) -> Hold:
+        """The same hold, over now."""
+        hold = self._live.pop(workload)
+        return Hold(workload=workload, queue=hold.queue, until=self._now, rule=because)
+
+
+def hold_for(entry: Entry, now: float, policy: Policy) -> Hold:
+    """What a head that waits for its victims will get."""
+    return Hold(
+        workload=entry.workload.id,
+        queue=entry.queue,
+        admission=Admission(
+            queue=entry.queue,
+            assignments=entry.proposal.assignments(),
+            reserved_at=now,
+            admitted=False,
+        ),
+        victims=tuple(victim.held.id for victim in entry.victims),
+        until=now + policy.hold_s,
+    )

@@ -1,0 +1,288 @@
+"""The heads of a round, served one after the other.
+
+Each was nominated by itself; here they meet. Whoever comes first takes its room, claims the room its victims will leave, or
+keeps what is free while nobody makes room for it; whoever comes later must fit beside that, or waits with a reason.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from makeway.engine.admission import checks_open
+from makeway.engine.departures import Departures
+from makeway.engine.entries import Entry, Outcome
+from makeway.engine.holds import Holds
+from makeway.engine.joint import Joint
+from makeway.engine.nominate import Nominator
+from makeway.engine.placement import Shortfall
+from makeway.engine.policy import Policy
+from makeway.engine.proposal import Mode
+from makeway.engine.queueing import Requeue
+from makeway.engine.quota import FlavorResource, Usage
+from makeway.engine.seating import Room
+from makeway.engine.state import State
+from makeway.engine.tournament import in_order
+from makeway.model.decision import Hold
+from makeway.model.queue import QueueName
+from makeway.model.workload import WorkloadId
+
+OVERLAP = "Workload has overlapping preemption targets with another workload"
+FITS_LATER = OVERLAP + ", but will fit after these preemptions complete"
+LOST = "Workload no longer fits after processing another workload"
+GATED = "Workload requires preemption, but it's gated"
+
+
+class Serving:
+    """Over all rounds of a cycle: what earlier heads took, claimed and asked to leave."""
+
+    def __init__(
+        self, state: State, now: float, policy: Policy, nominator: Nominator, joint: Joint
+    ) -> None:
+        self.state = state
+        self.policy = policy
+        self.joint = joint
+        self.seating = joint.seating
+        self.ledger = state.ledger
+        self.nominator = nominator
+        self.skipped: dict[str, int] = {}  # preemptions given up, by queue
+        self.admitted: set[WorkloadId] = set()
+        # Of all rounds: they hold their quota until they are gone.
+        self.victims = Departures()
+        # Heads of strict queues that nobody makes room for: in every round they keep, in their turn, what is free.
+        self.blocked: dict[QueueName, Entry] = {}
+        self.holds = Holds(state, now, policy)
+        # What heads that wait for their victims will need, from earlier cycles and rounds: others go around it.
+        self.held_claims = self.holds.claims()
+        self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = dict(self.held_claims)
+        self._broken: list[Hold] = []
+
+    def serve(self, nominated: list[Entry]) -> list[Entry]:
+        """Gives each entry its outcome, in turn, on a ledger that already holds what came before. Returns that order."""
+        served = []
+        entries = [*nominated, *self.blocked.values()]
+        with self.ledger.what_if():
+            for queue, usage in self.claims.values():
+                self.ledger.add_usage(queue, usage)
+            for entry in in_order(entries, self.ledger, self.policy):
+                self._serve(entry)
+                if entry.queue in self.blocked:
+                    self.claims.pop(entry.workload.id, None)
+                else:
+                    served.append(entry)
+        return served
+
+    def _serve(self, entry: Entry) -> None:
+        self._withdraw_claim(entry.workload.id)
+        if entry.workload.id in self.holds and entry.proposal.mode is not Mode.FIT:
+            self._go_on_waiting(entry)
+            return
+        if self.policy.recompute_overlaps and self._overlaps(entry):
+            self.nominator.look_again(entry, without=self.victims)
+        proposal = entry.proposal
+        if proposal.mode is Mode.NO_FIT:
+            entry.wait(
+                Requeue.NO_FIT, proposal.no_fit.kind, proposal.no_fit.kueue, proposal.message
+            )
+        elif proposal.mode is Mode.PREEMPT and not entry.victims:
+            self._wait_without_victims(entry)
+        elif proposal.mode is Mode.PREEMPT and entry.workload.preemption_gated:
+            entry.wait(Requeue.GATED, "gated", "AdmissionGated", GATED)
+        elif proposal.mode is Mode.DEFERRED_FIT:
+            self._wait_for_room(entry)
+        elif self._overlaps(entry):
+            self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
+            entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
+        elif not self._still_fits(entry) and not self._breaks_weaker_holds(entry):
+            if proposal.mode is Mode.PREEMPT:
+                self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
+            entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
+        elif proposal.mode is Mode.PREEMPT and not self._takes_back_only(entry):
+            self._preempt(entry)
+        elif not self._fits_before_victims_leave(entry):
+            self._wait_for_room(entry)
+        elif self._place(entry):
+            self._take_room(entry)
+
+    # -- the nodes' half -----------------------------------------------------------------------------------------
+
+    def _place(self, entry: Entry) -> bool:
+        """Quota is there; are the nodes? What does not fit them waits for them, and is not admitted in vain."""
+        if self.policy.quota_only or checks_open(entry, self.state):
+            return True  # with checks, nodes are chosen when the last is ready
+        room = self.joint.room(entry.workload, entry.queue, entry.proposal)
+        if isinstance(room, Shortfall):
+            self.state.waiting_for_nodes[entry.queue] = None
+            reason = self.seating.why_not(entry.workload, room)
+            entry.requeue = Requeue.NO_FIT
+            entry.reason = msgspec.structs.replace(reason, kueue="WaitingForNodes")
+            return False
+        entry.room = room
+        if room.victims:
+            self._make_way_on_nodes(entry, room)
+            return False
+        return True
+
+    def _make_way_on_nodes(self, entry: Entry, room: Room) -> None:
+        """Others fall for the nodes, and the room is held until they are gone."""
+        self._claim(entry, entry.usage)
+        entry.way = self.joint.way(entry, room, need=frozenset(entry.proposal.usage))
+        names = ", ".join(sorted({victim.workload.id for victim in room.victims}))
+        entry.outcome = Outcome.PREEMPTS
+        entry.wait(
+            Requeue.PENDING_PREEMPTION,
+            "waiting-for-victims",
+            "WaitingForPreemptedWorkloads",
+            f"The quota is there; waiting for nodes that {names} will leave",
+        )
+
+    def _way_for_quota(self, entry: Entry) -> bool:
+        """With these victims gone, are there nodes too? Then they fall and the room is held; else nobody falls."""
+        if self.policy.by_loss:
+            room = self.joint.room_by_evicting(entry.workload, entry.queue, entry.proposal)
+        else:
+            room = self.joint.room_without(entry)
+        if room is None:
+            return False
+        entry.room = room
+        entry.way = self.joint.way(entry, room, need=entry.proposal.need)
+        return True
+
+    def take_nodes(self, entry: Entry, sign: int = 1) -> None:
+        """For the rest of the cycle (-1: it is taken back)."""
+        if entry.room is None:
+            return
+        for demand in self.joint.demands(entry.workload, entry.proposal.assignments()):
+            mine = [place for place in entry.room.placement if place.pod_set == demand.pod_set]
+            self.seating.take_rooms(demand.shape, mine, sign)
+
+    # -- quota ---------------------------------------------------------------------------------------------------
+
+    def _overlaps(self, entry: Entry) -> bool:
+        return any(victim.held.id in self.victims for victim in entry.victims)
+
+    def _still_fits(self, entry: Entry) -> bool:
+        """With everybody gone who was asked to go, by this entry or by earlier ones."""
+        if not self.victims and not entry.victims:
+            return self.ledger.queue(entry.queue).fits(entry.usage)
+        with self.ledger.what_if():
+            self.victims.free_room(self.ledger)
+            for victim in entry.victims:
+                self.ledger.release(victim.held.id)
+            return self.ledger.queue(entry.queue).fits(entry.usage)
+
+    def _breaks_weaker_holds(self, entry: Entry) -> bool:
+        """Room kept for a lower priority may be taken, as much as needed of it."""
+        broken: list[WorkloadId] = []
+        with self.ledger.what_if():
+            for key in self.holds.weaker_than(entry):
+                if key in self.claims:
+                    queue, usage = self.claims[key]
+                    self.ledger.remove_usage(queue, usage)
+                    broken.append(key)
+                    if self._still_fits(entry):
+                        break
+            else:
+                return False
+        for key in broken:
+            self._withdraw_claim(key)
+            self._broken.append(self.holds.end(key, because=f"taken by {entry.workload.id}"))
+        return True
+
+    def broken_holds(self) -> list[Hold]:
+        """Since it was last asked."""
+        broken, self._broken = self._broken, []
+        return broken
+
+    def _fits_before_victims_leave(self, entry: Entry) -> bool:
+        """Room that is only on its way is not there yet. Kueue does not ask, and may admit too much for a moment."""
+        if self.policy.victims == "kueue" or not self.victims:
+            return True
+        with self.ledger.what_if():
+            for queue, usage in self.claims.values():
+                self.ledger.remove_usage(queue, usage)
+            for victim in entry.victims:
+                self.ledger.release(victim.held.id)
+            return self.ledger.queue(entry.queue).fits(entry.usage)
+
+    def _wait_for_room(self, entry: Entry) -> None:
+        self._claim(entry, entry.usage)
+        entry.wait(
+            Requeue.PENDING_PREEMPTION,
+            "fits-after-victims",
+            "WaitingForPreemptedWorkloads",
+            FITS_LATER,
+        )
+
+    def _take_room(self, entry: Entry) -> None:
+        for victim in entry.victims:
+            self.ledger.release(victim.held.id)
+        self.ledger.add_usage(entry.queue, entry.usage)
+        self.take_nodes(entry)
+        self.seating.end_hold(entry.workload.id)
+        entry.outcome = Outcome.ADMITTED
+
+    def _takes_back_only(self, entry: Entry) -> bool:
+        """All its victims were admitted a moment ago, in this same cycle: nobody has to be stopped for it."""
+        return all(victim.held.id in self.admitted for victim in entry.victims)
+
+    def _wait_without_victims(self, entry: Entry) -> None:
+        """Nobody to take from. Keep what is free, lest others slip in and it never adds up; unless quota can be taken back."""
+        if self.state.queues[entry.queue].preemption.reclaim != "Any":
+            self._reserve_for(entry)
+        entry.wait(Requeue.NO_CANDIDATES, "no-quota", "WaitingForQuota", entry.proposal.message)
+
+    def _reserve_for(self, entry: Entry) -> None:
+        reserved: dict[FlavorResource, int] = {}
+        node = self.ledger.queue(entry.queue)
+        for fr, amount in entry.proposal.usage.items():
+            room = node.quota(fr) - node.used(fr)
+            if entry.proposal.borrowing == 0:
+                reserved[fr] = max(0, min(amount, room))
+                continue
+            limit = node.borrowing_limit.get(fr)
+            reserved[fr] = amount if limit is None else max(0, min(amount, room + limit))
+        self._claim(entry, reserved)
+
+    def _claim(self, entry: Entry, usage: Usage) -> None:
+        """For the rest of the round; if victims are on their way out for it, for the rest of the cycle."""
+        self.ledger.add_usage(entry.queue, usage)
+        self.claims[entry.workload.id] = (entry.queue, usage)
+
+    def forget_claim(self, entry: Entry) -> None:
+        self.claims.pop(entry.workload.id, None)
+
+    def _withdraw_claim(self, workload: WorkloadId) -> None:
+        if workload in self.claims:
+            queue, usage = self.claims.pop(workload)
+            self.ledger.remove_usage(queue, usage)
+
+    def _go_on_waiting(self, entry: Entry) -> None:
+        """Its victims were told in an earlier cycle and have not left yet: no reason to tell others."""
+        queue, usage = self.held_claims[entry.workload.id]
+        self.ledger.add_usage(queue, usage)
+        self.claims[entry.workload.id] = (queue, usage)
+        hold = self.state.holds[entry.workload.id]
+        message = (
+            f"{entry.proposal.message}. Pending the preemption of {len(hold.victims)} workload(s)"
+        )
+        entry.wait(
+            Requeue.PENDING_PREEMPTION, "hold", "WaitingForPreemptedWorkloads", message, hold.until
+        )
+
+    def _preempt(self, entry: Entry) -> None:
+        if not self.policy.quota_only and not self._way_for_quota(entry):
+            entry.victims = []
+            self._wait_without_victims(entry)
+            return
+        for victim in entry.victims:
+            self.victims.add(victim.held)
+        self._claim(entry, entry.usage)
+        message = entry.proposal.message
+        message += f". Pending the preemption of {len(entry.victims)} workload(s)"
+        entry.outcome = Outcome.PREEMPTS
+        entry.wait(
+            Requeue.PENDING_PREEMPTION,
+            "waiting-for-victims",
+            "WaitingForPreemptedWorkloads",
+            message,
+        )

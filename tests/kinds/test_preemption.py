@@ -1,0 +1,90 @@
+"""The write-ahead record: what goes in comes out again."""
+
+from __future__ import annotations
+
+from makeway.kinds import preemption
+from makeway.model.decision import Bind, Evict, Hold
+from makeway.model.node import NodeName
+from makeway.model.queue import FlavorName, QueueName
+from makeway.model.reason import Reason
+from makeway.model.workload import Admission, Assignment, Placed, PodId, WorkloadId
+
+HOLD = Hold(
+    workload=WorkloadId("team/train"),
+    queue=QueueName("cq"),
+    admission=Admission(
+        queue=QueueName("cq"),
+        assignments=(
+            Assignment(
+                pod_set="main",
+                flavors=(("cpu", FlavorName("spot")),),
+                usage=(("cpu", 2500),),
+                count=2,
+            ),
+        ),
+        reserved_at=0.0,
+        admitted=False,
+    ),
+    placement=(Placed(pod_set="main", node=NodeName("n1"), count=2),),
+    nominations=(Bind(pod=PodId("team/train-0"), node=NodeName("n1")),),
+    victims=(WorkloadId("team/low"),),
+    until=1_800_000_060.0,
+    loss=12.5,
+    rule="InClusterQueue",
+)
+EVICT = Evict(
+    workload=WorkloadId("team/low"),
+    pods=(PodId("team/low-0"),),
+    preemptor=WorkloadId("team/train"),
+    reason=Reason(kind="preempted", kueue="Preempted", rule="InClusterQueue"),
+    loss=12.5,
+    notice_s=30.0,
+)
+
+
+def record(attempt: int = 1) -> dict[str, object]:
+    return preemption.compose(
+        HOLD,
+        [EVICT],
+        attempt=attempt,
+        preemptor_uid="uid-train",
+        home="team",
+        uids={"team/low": ("uid-low", "uid-owner")},
+        pod_uids={"team/low-0": "uid-pod"},
+        now=1_800_000_000.0,
+    )
+
+
+def test_the_hold_survives_the_api() -> None:
+    assert preemption.hold_from(record()) == HOLD
+
+
+def test_so_do_the_evictions() -> None:
+    assert preemption.evictions(record()) == [EVICT]
+
+
+def test_a_closed_record_holds_nothing() -> None:
+    assert preemption.hold_from(record() | {"status": {"phase": "Placed"}}) is None
+    assert preemption.hold_from(record() | {"status": {"phase": "Draining"}}) is not None
+
+
+def test_each_attempt_has_a_name_of_its_own_even_when_old_ones_are_gone() -> None:
+    assert preemption.attempts([record(2)], "uid-train") == 2
+    assert preemption.attempts([record(2)], "uid-other") == 0
+    names = {preemption.preemption_name("uid-train", n) for n in range(1, 6)}
+    assert len(names) == 5
+
+
+def test_losses_count_once_somebody_was_told() -> None:
+    told = record() | {"status": {"phase": "Draining"}}
+    assert preemption.losses([record()]) == {}
+    assert preemption.losses([told]) == {"uid-owner": (1_800_000_000.0,)}
+
+
+def test_an_open_record_covers_the_same_victims_only() -> None:
+    other = Evict(
+        workload=WorkloadId("team/else"), preemptor=WorkloadId("team/train"), reason=EVICT.reason
+    )
+    assert preemption.covers(record(), "team/train", [EVICT])
+    assert not preemption.covers(record(), "team/train", [EVICT, other])
+    assert not preemption.covers(record(), "team/somebody", [EVICT])

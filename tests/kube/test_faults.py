@@ -1,0 +1,177 @@
+"""Killed at any write, refused at any write: the work goes on and ends the same way."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from makeway.kube.actions import Action
+from makeway.kube.resources import RESOURCES
+from tests.kube.board import (
+    Board,
+    MemoryApi,
+    cluster_queue,
+    flavor,
+    job,
+    local_queue,
+    node,
+    pod,
+    priority_class,
+    queued_pod,
+)
+
+
+class Killed(BaseException):
+    """The process is gone between two writes."""
+
+
+class MortalApi(MemoryApi):
+    left = 10**9
+
+    def _do(self, action: Action) -> bool:
+        if self.left <= 0:
+            raise Killed
+        self.left -= 1
+        return super()._do(action)
+
+
+class MoodyApi(MemoryApi):
+    """Refuses one write in three, for no reason that the caller could know."""
+
+    chance = random.Random(7)
+
+    def _do(self, action: Action) -> bool:
+        return self.chance.random() > 0.33 and super()._do(action)
+
+
+def begin() -> Board:
+    """Low work runs everywhere: a queued pod, and two pods without a queue."""
+    b = Board()
+    b.put("Namespace", {"metadata": {"name": "default"}})
+    b.put("ResourceFlavor", flavor())
+    b.put(
+        "ClusterQueue", cluster_queue(cpu="4", preemption={"withinClusterQueue": "LowerPriority"})
+    )
+    b.put("LocalQueue", local_queue())
+    b.put("WorkloadPriorityClass", priority_class("low", 100))
+    b.put("WorkloadPriorityClass", priority_class("high", 1000))
+    for number in (1, 2, 3):
+        b.put("Node", node(f"node-{number}", cpu="4"))
+    b.put("Pod", queued_pod("low", "3", priority="low"))
+    b.put("Pod", pod("plain-1", "3", priority=10))
+    b.put("Pod", pod("plain-2", "3", priority=10))
+    return b
+
+
+async def before() -> Board:
+    b = begin()
+    await b.settle()
+    for name in ("low", "plain-1", "plain-2"):
+        b.running(f"default/{name}")
+    await b.settle()
+    b.put("Job", job("high", "3", priority="high"))
+    b.put("PodGroup", {"metadata": {"name": "g"}, "spec": {"minMember": 2}})
+    for name in ("gang-1", "gang-2"):
+        labels = {"pod-group.scheduling.sigs.k8s.io": "g"}
+        b.put("Pod", pod(name, "3", labels=labels, priority=500, schedulerName="koord-scheduler"))
+    return b
+
+
+def reborn(b: Board) -> Board:
+    """A new process that sees the same API."""
+    again = Board()
+    again.clock.time = b.clock.time
+    for kind in RESOURCES:
+        for obj in b.cluster.copy.all(kind):
+            again.put(kind, obj)
+    return again
+
+
+async def live_on(b: Board) -> Board:
+    """Victims end when they are deleted; what was started runs."""
+    for _ in range(12):
+        await b.settle()
+        changed = False
+        for key in b.cluster.copy.keys("Pod"):
+            found = b.get("Pod", key)
+            if "deletionTimestamp" in found["metadata"] and found["status"]["phase"] == "Running":
+                b.patch("Pod", key, {"status": {"phase": "Failed"}})
+                changed = True
+        if not changed:
+            return b
+    raise AssertionError("it never comes to rest")
+
+
+def outcome(b: Board) -> dict[str, object]:
+    high = b.workload_of("high")
+    nodes = {
+        key: b.get("Pod", key)["spec"].get("nodeName")
+        for key in ("default/gang-1", "default/gang-2")
+    }
+    told = sorted(
+        key.split("/")[1]
+        for key in b.cluster.copy.keys("Pod")
+        if "deletionTimestamp" in b.get("Pod", key)["metadata"]
+    )
+    phases = sorted(r["status"]["phase"] for r in b.cluster.copy.all("Preemption"))
+    return {
+        "high": b.condition(high, "Admitted")[0],
+        "job runs": not b.get("Job", "default/high")["spec"]["suspend"],
+        "gang is whole": None not in nodes.values(),
+        "gone": told,
+        "records": phases,
+    }
+
+
+async def undisturbed() -> dict[str, object]:
+    return outcome(await live_on(await before()))
+
+
+async def test_what_it_looks_like_when_nothing_goes_wrong() -> None:
+    assert await undisturbed() == {
+        "high": "True",
+        "job runs": True,
+        "gang is whole": True,
+        "gone": ["low", "plain-1", "plain-2"],
+        "records": ["Placed", "Placed"],
+    }
+
+
+@pytest.mark.parametrize("writes", range(24))
+async def test_killed_after_any_write_a_new_process_goes_on(writes: int) -> None:
+    b = await before()
+    mortal = MortalApi(b.cluster, b.clock)
+    mortal._numbers = b.api._numbers
+    mortal.left = writes
+    b.api = mortal
+    b.cluster.writer = mortal  # type: ignore[assignment]
+    try:
+        await live_on(b)
+    except Killed:
+        b = await live_on(reborn(b))
+
+    seen = outcome(b)
+
+    assert {k: seen[k] for k in ("high", "job runs", "gang is whole", "gone")} == {
+        "high": "True",
+        "job runs": True,
+        "gang is whole": True,
+        "gone": ["low", "plain-1", "plain-2"],
+    }
+
+
+async def test_refused_again_and_again_it_still_gets_there() -> None:
+    b = await before()
+    moody = MoodyApi(b.cluster, b.clock)
+    moody._numbers = b.api._numbers
+    b.api = moody
+    b.cluster.writer = moody  # type: ignore[assignment]
+    for _ in range(30):
+        await live_on(b)
+        await b.wait(5)
+
+    seen = outcome(b)
+
+    assert (seen["high"], seen["job runs"], seen["gang is whole"]) == ("True", True, True)
+    assert seen["gone"] == ["low", "plain-1", "plain-2"]
