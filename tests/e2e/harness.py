@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -58,13 +59,21 @@ class Machine:
         return getattr(self.backend, "server", self.backend)
 
     async def kubectl(self, *args: str, text: str = "", fails: bool = False) -> str:
+        return await self._run(kubectl_path(), *args, text=text, fails=fails)
+
+    async def makeway(self, *args: str, fails: bool = False) -> str:
+        """Our own command line, on this cluster."""
+        return await self._run(sys.executable, "-m", "makeway.cli.main", *args, fails=fails)
+
+    async def _run(self, program: str, *args: str, text: str = "", fails: bool = False) -> str:
         env = {
             **os.environ,
             "KUBECONFIG": str(self.backend.kubeconfig),
             "HOME": str(self.backend.home),
+            "MAKEWAY_HOME": str(self.backend.home / "none"),
         }
         process = await asyncio.create_subprocess_exec(
-            kubectl_path(),
+            program,
             *args,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -73,7 +82,8 @@ class Machine:
         )
         out, err = await process.communicate(text.encode())
         if bool(process.returncode) != fails:
-            raise AssertionError(f"kubectl {' '.join(args)}: {out.decode()}{err.decode()}")
+            called = " ".join((Path(program).name, *args))
+            raise AssertionError(f"{called}: {out.decode()}{err.decode()}")
         return out.decode() if not fails else err.decode()
 
     async def apply(self, text: str) -> str:
