@@ -132,7 +132,7 @@ async def _delete(client: Client, one: Doomed, grace_s: int | None) -> None:
 async def _until_gone(client: Client, doomed: list[Doomed]) -> None:
     for one in doomed:
         with out.progress(f"waiting until {one.kind.label} {one.name} is gone…"):
-            while await _is_there(client, one):  # noqa: ASYNC110 - the server knows, not this loop
+            while await _is_there(client, one):
                 await asyncio.sleep(0.1)
 
 

@@ -65,7 +65,7 @@ async def _manage(home: Path, options: Options) -> None:
 
 async def _token_of(home: Path) -> str:
     """The API's process writes it at its first start; we may be faster."""
-    while not (token := _token(home)):  # noqa: ASYNC110 - another process writes it
+    while not (token := _token(home)):
         await asyncio.sleep(0.01)
     return token
 

@@ -1,0 +1,80 @@
+"""apply, get, describe, delete, logs: for people without kubectl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from makeway.client.resource import PODS
+from tests.e2e.cli import EXAMPLES, Makeway, machine_of_its_own
+
+JOB = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: hello}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - {name: main, image: busybox, command: [sh, -c, "echo hello; echo again"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def makeway() -> Iterator[Makeway]:
+    with machine_of_its_own("--capacity", "cpu=4,memory=8Gi") as found:
+        yield found
+
+
+def test_a_job_from_file_to_log(makeway: Makeway, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(JOB)
+
+    assert makeway("apply", "-f", str(file)) == "job.batch/hello created\n"
+    assert makeway("apply", "-f", str(file)) == "job.batch/hello unchanged\n"
+    makeway.until("it is done", lambda: "Complete" in makeway("get", "job", "hello"))
+    assert makeway("logs", "hello") == "hello\nagain\n"
+    assert makeway("logs", "hello", "--tail", "1") == "again\n"
+    assert "conditions:" in makeway("describe", "job/hello")
+    assert makeway("get", "job", "hello", "-o", "name") == "job.batch/hello\n"
+    assert "apiVersion: batch/v1" in makeway("get", "job", "hello", "-o", "yaml")
+    assert 'job.batch "hello" deleted' in makeway("delete", "-f", str(file))
+    makeway.until("its pods are gone", lambda: makeway.items(PODS) == [])
+
+
+def test_a_folder_is_applied_in_the_order_of_what_needs_what(makeway: Makeway) -> None:
+    queues = EXAMPLES / "kueue"
+
+    said = makeway("apply", "--dry-run", "-f", str(queues / "namespaces.yaml"))
+    assert "namespace/team-a created (dry run)" in said
+    makeway("apply", "-f", str(queues))
+
+    listed = makeway("get", "clusterqueues,localqueues", "-A")
+    assert "team-a-cq" in listed
+    assert "localqueue.kueue.x-k8s.io/local-queue" in listed
+    makeway("delete", "-f", str(queues))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (("get", "pdos"), 'Did you mean "pods"?'),
+        (("get", "clusterqueue", "nobody"), 'no ClusterQueue called "nobody"'),
+        (("get", "pods", "-o", "ymal"), 'Did you mean "yaml"?'),
+        (("get", "namespace", "defualt"), 'Did you mean "default"?'),
+        (("get", "configmap", "koord-scheduler-config"), "add -n koordinator-system"),
+        (("logs", "nobody"), 'no pod or job called "nobody"'),
+        (("delete", "pods"), "which ones?"),
+        (("apply", "-f", str(EXAMPLES / "priorityclass" / "wrong-unindented.yaml")), "indentation"),
+        (("apply", "-f", str(EXAMPLES / "priorityclass" / "wrong-preempt-higher.yaml")), "Never"),
+        (("demo", "kuee"), 'Did you mean "kueue"?'),
+        (("jobs", "logs", "9"), "there is no managed job"),
+    ],
+)
+def test_mistakes_are_answered_with_what_was_meant(
+    makeway: Makeway, arguments: tuple[str, ...], answer: str
+) -> None:
+    assert answer in makeway(*arguments, code=1)
