@@ -247,7 +247,7 @@ async def empty(admin: Client) -> None:
     await asyncio.gather(*(_empty(admin, resource) for resource in _OWNERS))
     await asyncio.gather(*(_empty(admin, resource) for resource in _EMPTIED))
     # Controllers may have made pods in between.
-    while await _empty(admin, PODS):  # noqa: ASYNC110 - the API is asked; nothing here tells us
+    while await _empty(admin, PODS):
         await asyncio.sleep(0.1)
     await _empty(admin, CORE_EVENTS)
     await _drop_namespaces(admin)

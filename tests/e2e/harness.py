@@ -115,7 +115,7 @@ class Machine:
         """Until an awaitable question is answered with yes."""
         try:
             async with asyncio.timeout(timeout_s):
-                while not await true():  # noqa: ASYNC110 - the API is asked; nothing here tells us
+                while not await true():
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise AssertionError(f"never happened: {what or true}") from None

@@ -17,7 +17,6 @@ from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.registry import build
 from makeway.kinds.serving.schemas import (
     INT_OR_STRING,
-    OBJECT_META,
     PREFIX,
     QUANTITY,
     Schema,
@@ -58,24 +57,13 @@ _KEPT: Final = frozenset(
         "x-kubernetes-preserve-unknown-fields",
     ]
 )
-# What a pod template may say about itself; a definition cannot refer to the whole of ObjectMeta.
-_TEMPLATE_META: Final[Schema] = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "generateName": {"type": "string"},
-        "namespace": {"type": "string"},
-        "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-        "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
-        "finalizers": {"type": "array", "items": {"type": "string"}},
-    },
-}
 # Objects in which optional parts are present, so that their own defaults show.
 _SAMPLES: Final[dict[str, Object]] = {
     "ClusterQueue": {"spec": {"fairSharing": {}}},
     "Workload": {"spec": {"podSets": [{}]}},
     "Model": {"spec": {}},
 }
+POD_TEMPLATE: Final = "io.k8s.api.core.v1.PodTemplateSpec"
 _IMMUTABLE: Final = "field is immutable"
 
 # By kind: where the rule stands, the rule, and what is said when it does not hold.
@@ -324,8 +312,9 @@ def _referred(reference: str, schema: Schema, *, own: bool) -> Schema:
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
         }
-    elif reference == OBJECT_META:
-        found = copy.deepcopy(_TEMPLATE_META)
+    elif reference == POD_TEMPLATE:
+        # Not spelled out: a cluster newer than we are has fields that would be cut off.
+        found = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     else:
         # A condition's own rules matter in a status of ours; other types of Kubernetes are only carried.
         found = _structural(definitions().get(reference), own=False)
