@@ -198,10 +198,9 @@ def pod_object(world: World, side: str, pod: Object, pin: str = "") -> Object:
 def _put_affinity(spec: Object, pod: Object) -> None:
     affinity: Object = {}
     if "affinity" in pod:
-        term = {"matchExpressions": [{k: v for k, v in pod["affinity"].items() if v}]}
-        affinity["nodeAffinity"] = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}
-        }
+        expression = {key: value for key, value in pod["affinity"].items() if value}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
     for wish, field in (("apart", "podAntiAffinity"), ("near", "podAffinity")):
         if wish in pod:
             term = {

@@ -15,6 +15,7 @@ API: Final = "admissionregistration.k8s.io/v1"
 QUEUE: Final = "kueue.x-k8s.io/queue-name"
 MANAGED: Final = "kueue.x-k8s.io/managed"
 WORKLOAD: Final = "kueue.x-k8s.io/workload"
+IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 EXTERNAL: Final = "makeway.dev/placement"
 SAVES: Final = "makeway.dev/checkpoint-on-term"
 DEFAULT_QUEUE: Final = "default"
@@ -72,7 +73,8 @@ def policies(namespace: str) -> list[Object]:
             ]
         }
         found += [made, _binding(made)]
-    return found
+    guard = _guard_queues()
+    return [*found, guard, _binding(guard)]
 
 
 def _default_queue(plural: str, group: str) -> Object:
@@ -150,6 +152,20 @@ def _give_notice() -> Object:
         },
         f"Object{{spec: Object.spec{{terminationGracePeriodSeconds: {capped}}}}}",
     )
+
+
+def _guard_queues() -> Object:
+    """Queues and flavors may only go when nothing uses them any more."""
+    made = _policy(
+        "makeway-5-guard-queues",
+        "kueue.x-k8s.io",
+        "clusterqueues",
+        {},
+        f'Object{{metadata: Object.metadata{{finalizers: ["{IN_USE}"]}}}}',
+    )
+    (rule,) = made["spec"]["matchConstraints"]["resourceRules"]
+    rule |= {"apiVersions": ["*"], "resources": ["clusterqueues", "resourceflavors"]}
+    return made
 
 
 def _policy(
