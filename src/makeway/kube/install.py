@@ -210,7 +210,7 @@ async def _serves_policies(client: Client) -> bool:
 async def _established(client: Client, name: str) -> None:
     try:
         async with asyncio.timeout(ESTABLISHED_WITHIN_S):
-            while not _is_established(await client.get(DEFINITIONS, name)):  # noqa: ASYNC110
+            while not _is_established(await client.get(DEFINITIONS, name)):
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise UserError(

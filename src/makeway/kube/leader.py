@@ -113,7 +113,7 @@ class Election:
         )  # the lease's last version, and when we saw it first
 
     async def acquire(self) -> None:
-        while not await self._try():  # noqa: ASYNC110 - the API is asked; nobody tells us
+        while not await self._try():
             await asyncio.sleep(self.timing.retry_every_s)
         log.info("%s leads", self._identity)
 
