@@ -176,6 +176,25 @@ async def test_who_saves_on_sigterm_gets_the_time_for_it(saves: str, grace: int)
         assert found["spec"]["terminationGracePeriodSeconds"] == grace
 
 
+async def test_queues_and_flavors_stay_while_they_are_in_use() -> None:
+    async with machine() as box:
+        await box.apply(NODE)
+        await box.apply(QUEUE)
+        await box.apply(job("works"))
+        await box.settled()
+        await box.kubectl("delete", "clusterqueue", "lab", "--wait=false")
+        await box.kubectl("delete", "resourceflavor", "any", "--wait=false")
+        await box.settled()
+        assert "deletionTimestamp" in (await box.get("clusterqueue", "lab"))["metadata"]
+        await box.kubectl("delete", "job", "works")
+
+        async def all_gone() -> bool:
+            left = await box.list("clusterqueues"), await box.list("resourceflavors")
+            return left == ([], [])
+
+        await box.until(all_gone, timeout_s=30, what="the queue and its flavor go")
+
+
 # ---- definitions -----------------------------------------------------------------------------------
 
 
@@ -303,7 +322,7 @@ class Process:
 
     async def leads(self) -> bool:
         with contextlib.suppress(aiohttp.ClientError):
-            return "makeway_leader 1" in (await self.get("/metrics"))[1]
+            return "\nmakeway_leader 1\n" in (await self.get("/metrics"))[1]
         return False
 
     async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -352,7 +371,7 @@ async def test_when_the_leader_is_killed_the_other_takes_over_within_20_s() -> N
                 assert (await one.get("/readyz"))[0] == 200
                 async with replica(world, "two") as two:
                     await eventually(lambda: ready(two), 20, "the second is ready")
-                    assert not await two.leads()
+                    assert not await two.leads(), logs(world, "one", "two")
                     await kubectl(world, NODE + "---" + QUEUE)
                     await kubectl(world, job("first"))
                     await eventually(lambda: count_running(admin, 1), 20, "the first job runs")
@@ -363,7 +382,11 @@ async def test_when_the_leader_is_killed_the_other_takes_over_within_20_s() -> N
 
                     await eventually(two.leads, 21, "the second leads")
                     assert time.monotonic() - killed_at <= 20
-                    await eventually(lambda: count_running(admin, 2), 10, "the second job runs")
+                    runs = eventually(lambda: count_running(admin, 2), 20, "the second job runs")
+                    try:
+                        await runs
+                    except AssertionError as never:
+                        raise AssertionError(logs(world, "one", "two")) from never
                     lease = await admin.get(LEASES, LEASE, NAMESPACE)
                     assert lease["spec"]["holderIdentity"].startswith("two_")
                     assert lease["spec"]["leaseTransitions"] == 1
@@ -383,6 +406,10 @@ async def test_a_leader_that_is_told_to_stop_hands_over_at_once() -> None:
         await first.stop(signal.SIGTERM)
         assert first.process.returncode == 0
         await eventually(second.leads, 6, "the other leads")
+
+
+def logs(world: Kube, *names: str) -> str:
+    return "".join((world.home / f"{name}.log").read_text() for name in names)
 
 
 async def any_leads(*replicas: Process) -> bool:

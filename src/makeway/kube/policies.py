@@ -15,7 +15,6 @@ API: Final = "admissionregistration.k8s.io/v1"
 QUEUE: Final = "kueue.x-k8s.io/queue-name"
 MANAGED: Final = "kueue.x-k8s.io/managed"
 WORKLOAD: Final = "kueue.x-k8s.io/workload"
-IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 EXTERNAL: Final = "makeway.dev/placement"
 SAVES: Final = "makeway.dev/checkpoint-on-term"
 DEFAULT_QUEUE: Final = "default"
@@ -59,8 +58,8 @@ def policies(namespace: str) -> list[Object]:
     excluded = ["kube-system", "kueue-system", namespace]
     found: list[Object] = []
     for made in (
-        _default_queue("jobs", "batch"),
-        _default_queue("pods", ""),
+        _default_queue_of_jobs(),
+        _default_queue_of_pods(),
         _suspend_jobs(),
         _gate_pods(),
         _place_pods(),
@@ -73,14 +72,14 @@ def policies(namespace: str) -> list[Object]:
             ]
         }
         found += [made, _binding(made)]
-    guard = _guard_queues()
-    return [*found, guard, _binding(guard)]
+    return found
 
 
-def _default_queue(plural: str, group: str) -> Object:
-    """Where a LocalQueue called `default` exists, who names no queue gets that one."""
+def _default_queue(plural: str, group: str, then: str) -> Object:
+    """Where a LocalQueue called `default` exists, who names no queue gets that one, and is held back in the same step:
+    what one policy wrote, the others' conditions need not see."""
     made = _policy(
-        f"makeway-1-default-queue-{plural}",
+        f"makeway-default-queue-{plural}",
         group,
         plural,
         {
@@ -88,15 +87,28 @@ def _default_queue(plural: str, group: str) -> Object:
             "has-no-owner": "!has(object.metadata.ownerReferences)"
             " || size(object.metadata.ownerReferences) == 0",
         },
-        f'Object{{metadata: Object.metadata{{labels: {{"{QUEUE}": "{DEFAULT_QUEUE}"}}}}}}',
+        then,
     )
     made["spec"]["paramKind"] = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue"}
     return made
 
 
+def _default_queue_of_jobs() -> Object:
+    label = f'{{"{QUEUE}": "{DEFAULT_QUEUE}"}}'
+    return _default_queue(
+        "jobs",
+        "batch",
+        f"Object{{metadata: Object.metadata{{labels: {label}}}, spec: Object.spec{{suspend: true}}}}",
+    )
+
+
+def _default_queue_of_pods() -> Object:
+    return _default_queue("pods", "", _gated(f'"{QUEUE}": "{DEFAULT_QUEUE}", '))
+
+
 def _suspend_jobs() -> Object:
     return _policy(
-        "makeway-2-suspend-queued-jobs",
+        "makeway-suspend-queued-jobs",
         "batch",
         "jobs",
         {"queued": _QUEUED, "not-queued-by-owner": _NOT_QUEUED_BY_OWNER},
@@ -105,29 +117,38 @@ def _suspend_jobs() -> Object:
 
 
 def _gate_pods() -> Object:
+    return _policy(
+        "makeway-gate-queued-pods",
+        "",
+        "pods",
+        {"queued": _QUEUED, "not-queued-by-owner": _NOT_QUEUED_BY_OWNER},
+        _gated(),
+    )
+
+
+def _gated(more_labels: str = "") -> str:
+    """Held back, known as ours, and placed by us: a pod's scheduler cannot be changed when it is admitted."""
     gates = ", ".join(
         f'Object.spec.schedulingGates{{name: "kueue.x-k8s.io/{gate}"}}'
         for gate in ("admission", "topology")
     )
-    return _policy(
-        "makeway-2-gate-queued-pods",
-        "",
-        "pods",
-        {"queued": _QUEUED, "not-queued-by-owner": _NOT_QUEUED_BY_OWNER},
-        f'Object{{metadata: Object.metadata{{labels: {{"{MANAGED}": "true"}}, finalizers: ["{MANAGED}"]}},'
-        f" spec: Object.spec{{schedulingGates: [{gates}]}}}}",
+    scheduler = (
+        f"({_DEFAULT_SCHEDULER}) && ({_OURS_TO_PLACE}) ? 'makeway' : object.spec.schedulerName"
+    )
+    return (
+        f'Object{{metadata: Object.metadata{{labels: {{{more_labels}"{MANAGED}": "true"}},'
+        f' finalizers: ["{MANAGED}"]}},'
+        f" spec: Object.spec{{schedulingGates: [{gates}], schedulerName: {scheduler}}}}}"
     )
 
 
 def _place_pods() -> Object:
-    """A pod's scheduler cannot be changed later, so gated pods get theirs before they are admitted."""
-    admitted = f"has(object.metadata.annotations) && '{WORKLOAD}' in object.metadata.annotations"
     return _policy(
-        "makeway-3-place-queued-pods",
+        "makeway-place-admitted-pods",
         "",
         "pods",
         {
-            "queued": f"({admitted}) || (({_QUEUED}) && ({_NOT_QUEUED_BY_OWNER}))",
+            "admitted": f"has(object.metadata.annotations) && '{WORKLOAD}' in object.metadata.annotations",
             "asks-for-the-default": _DEFAULT_SCHEDULER,
             "ours-to-place": _OURS_TO_PLACE,
         },
@@ -140,7 +161,7 @@ def _give_notice() -> Object:
     asked = f"duration(object.metadata.annotations['{SAVES}']).getSeconds() + {SPARE_S}"
     capped = f"({asked} > {LONGEST_NOTICE_S} ? {LONGEST_NOTICE_S} : {asked})"
     return _policy(
-        "makeway-4-give-notice",
+        "makeway-give-notice",
         "",
         "pods",
         {
@@ -152,20 +173,6 @@ def _give_notice() -> Object:
         },
         f"Object{{spec: Object.spec{{terminationGracePeriodSeconds: {capped}}}}}",
     )
-
-
-def _guard_queues() -> Object:
-    """Queues and flavors may only go when nothing uses them any more."""
-    made = _policy(
-        "makeway-5-guard-queues",
-        "kueue.x-k8s.io",
-        "clusterqueues",
-        {},
-        f'Object{{metadata: Object.metadata{{finalizers: ["{IN_USE}"]}}}}',
-    )
-    (rule,) = made["spec"]["matchConstraints"]["resourceRules"]
-    rule |= {"apiVersions": ["*"], "resources": ["clusterqueues", "resourceflavors"]}
-    return made
 
 
 def _policy(
@@ -188,7 +195,7 @@ def _policy(
             ],
             # A queued job that slipped through would run without quota: rather refuse it.
             "failurePolicy": "Fail",
-            # Names are in order, but other policies may write in between.
+            # Labels may come from other policies and webhooks.
             "reinvocationPolicy": "IfNeeded",
             "mutations": [
                 {
