@@ -21,11 +21,11 @@ from typing import Any
 
 import msgspec
 import psutil
+from tools.kubectl import kubectl
 
 from bench.report import RUNS, Row, report
 from makeway.client import Client, from_kubeconfig
 from makeway.client.resource import JOBS, PODS, Resource
-from tools.kubectl import kubectl
 
 JOBS_AT_ONCE = 1000
 SENT_AT_ONCE = 16
@@ -162,7 +162,7 @@ def preemption_s(one: Makeway, number: int) -> float:
     stamps = [one.home / f"{name}-{number}" for name in ("victim", "preemptor")]
     one.apply(POD.format(name=f"victim-{number}", priority="low", stamp=stamps[0]))
     stamp(stamps[0])
-    started = time.time()  # noqa: TID251 - compared with the time that `date` writes
+    started = time.time()
     one.apply(POD.format(name=f"preemptor-{number}", priority="high", stamp=stamps[1]))
     took = stamp(stamps[1]) - started
     one.kubectl("delete", "pod", "--all", "--wait")
@@ -281,7 +281,9 @@ def main() -> int:
             double=double.wall_s,
         ),
         _cpu("  CPU of the API", [f.api_s for f in floods], half.api_s, double.api_s),
-        _cpu("  CPU of the manager", [f.manager_s for f in floods], half.manager_s, double.manager_s),
+        _cpu(
+            "  CPU of the manager", [f.manager_s for f in floods], half.manager_s, double.manager_s
+        ),
     ]
     return report("one-machine", rows)
 
