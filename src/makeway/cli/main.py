@@ -151,6 +151,10 @@ def up(
         bool, typer.Option("--no-local-node", help="Do not register this machine as a node.")
     ] = False,
     log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(help="Write every cycle to this file; `makeway replay` decides it again."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start makeway on this machine: a Kubernetes-compatible API, the scheduler, and a runner for local processes."""
@@ -163,6 +167,7 @@ def up(
         local_node=not no_local_node,
         log_format=_log_format(log_format or out.log_format),
         verbose=out.verbose,
+        record=record,
     )
     command.up(Home.chosen(home), port, options, detach=detach)
 
@@ -473,6 +478,17 @@ def run(
     from makeway.cli import run as command
 
     command.run(config, kubeconfig, listen, namespace, log_format)
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="What `makeway up --record FILE` wrote.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Decide a recording again, and say whether every plan is the same to the byte."""
+    from makeway.cli import replay as command
+
+    command.replay(file)
 
 
 def main(arguments: list[str] | None = None) -> Any:

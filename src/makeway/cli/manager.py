@@ -53,7 +53,9 @@ async def _manage(home: Path, options: Options) -> None:
         tasks = [
             asyncio.create_task(run_controllers(client), name="controllers"),
             asyncio.create_task(run_pretended(client), name="pretended nodes"),
-            asyncio.create_task(run_scheduler(client, config, clock, ready), name="scheduler"),
+            asyncio.create_task(
+                run_scheduler(client, config, clock, ready, record=options.record), name="scheduler"
+            ),
             parent,
         ]
         if node is not None:

@@ -31,6 +31,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     local_node: bool = True
     log_format: str = "text"
     verbose: bool = False
+    record: Path | None = None
 
 
 def parse_capacity(text: str | None) -> dict[str, str]:
@@ -196,6 +197,8 @@ def _arguments(home: Home, port: int | None, options: Options) -> list[str]:
         arguments += ["--label", f"{key}={value}"]
     if not options.local_node:
         arguments.append("--no-local-node")
+    if options.record is not None:
+        arguments += ["--record", str(options.record.absolute())]
     return arguments
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from makeway.control.ports import Clock, Cluster
+from makeway.control.record import Recorder
 from makeway.engine.cycle import decide
 from makeway.engine.policy import Policy
 from makeway.engine.state import State
@@ -37,6 +38,7 @@ class Loop:
         *,
         state: State | None = None,
         on_cycle: OnCycle | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.state = state or State()
         self.idle = asyncio.Event()
@@ -45,6 +47,7 @@ class Loop:
         self._clock = clock
         self._policy = policy
         self._on_cycle = on_cycle
+        self._recorder = recorder
         self._decide_at: float | None = None
         self._failures = 0
 
@@ -82,6 +85,9 @@ class Loop:
         # In a thread: a long cycle must not keep watches and health checks waiting.
         plan = await asyncio.to_thread(decide, self.state, now, self._policy)
         self.cycles += 1
+        if self._recorder is not None:
+            self._recorder.events(events)
+            self._recorder.cycle(now, self.state.history, plan)
         if self._on_cycle is not None:
             self._on_cycle(self.state, plan, now)
         await self.cluster.apply(plan)

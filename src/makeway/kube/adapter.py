@@ -12,6 +12,7 @@ import heapq
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -21,6 +22,7 @@ from makeway.client.watch import DELETED
 from makeway.control.config import Configuration, policy_of
 from makeway.control.loop import Loop, OnCycle
 from makeway.control.ports import Clock
+from makeway.control.record import Recorder
 from makeway.engine.fairness import share
 from makeway.engine.state import State
 from makeway.errors import UserError
@@ -452,6 +454,7 @@ async def run_scheduler(
     ready: asyncio.Event,
     *,
     on_cycle: OnCycle | None = None,
+    record: Path | None = None,
     started: asyncio.Future[Loop] | None = None,
 ) -> None:
     """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
@@ -462,7 +465,9 @@ async def run_scheduler(
         if on_cycle is not None:
             on_cycle(state, plan, now)
 
-    loop = Loop(cluster, clock, policy_of(config), on_cycle=watch)
+    policy = policy_of(config)
+    recorder = Recorder(record, policy) if record is not None else None
+    loop = Loop(cluster, clock, policy, on_cycle=watch, recorder=recorder)
     synced = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(cluster.writer.tell_all(), name="events")
