@@ -47,7 +47,8 @@ def find(
     table = placer.table
     on_row: dict[int, list[int]] = {}
     for unit, row in zip(roster.entry_unit.tolist(), roster.entry_row.tolist(), strict=True):
-        if legal.mask[unit] and roster.rows_of_unit[unit] == 1:
+        alone = roster.rows_of_unit[unit] == 1 and bool(roster.candidates[unit].pods)
+        if legal.mask[unit] and alone:
             on_row.setdefault(row, []).append(unit)
     suits = placer.view(demand.shape).suits
     options = [
