@@ -55,7 +55,10 @@ def _reports(situations: list[Situation], args: argparse.Namespace) -> list[Repo
     if args.j <= 1 or len(situations) == 1:
         return [run(situation, args.promises) for situation in situations]
     with ProcessPoolExecutor(args.j, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(run, situations, [args.promises] * len(situations)))
+        # The longest first, so that no core waits for them at the end.
+        longest_first = sorted(situations, key=lambda s: -len(s.steps))
+        running = {s.path: pool.submit(run, s, args.promises) for s in longest_first}
+        return [running[situation.path].result() for situation in situations]
 
 
 def _print(report: Report, verbose: bool, why: bool) -> None:

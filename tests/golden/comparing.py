@@ -43,6 +43,7 @@ class Comparison:
     def __init__(self) -> None:
         self._uids: dict[str, str] = {}
         self._before: dict[Key, tuple[Any, Any]] = {}
+        self._key, self._context = Key("", ""), wanted.Context()
         self._told: set[Event] = set()  # all that we said in steps before
         self.apart: dict[str, str] = {}  # owners that went another way here, and why that is wanted
         self.being_deleted: set[str] = set()  # pods on the recorded side, over the steps
@@ -106,6 +107,7 @@ class Comparison:
     # ---- one fact
 
     def _judge(self, step: str, key: Key, want: Any, got: Any, context: wanted.Context) -> Outcome:
+        self._key, self._context = key, context
         leaves = self.leaves(want, got)
         if not leaves:
             return Outcome(step, key, "equal")
@@ -144,23 +146,27 @@ class Comparison:
                 missing.remove(same)
         found = []
         for line in missing:
-            like = next((m for m in more if self._alike(line, m)), None)
-            if like is None:
-                like = more[0] if more and not isinstance(line, str) else ABSENT
+            like = self._counterpart(line, more)
             if like != ABSENT:
                 more.remove(like)
             found += self.leaves(line, like, f"{path}[]")
         return found + [Leaf(f"{path}[]", ABSENT, line) for line in more]
 
-    def _alike(self, want: Any, got: Any) -> bool:
-        """The same row, event or field with something else in it."""
-        if not isinstance(want, str) or not isinstance(got, str):
-            return False
-        want = self._resolved(want, got)
-        nothing = wanted.Context()
-        return bool(wanted.reason(Key("line", ""), "", want, got, nothing)) or (
-            want.split()[:2] == got.split()[:2]
-        )
+    def _counterpart(self, line: Any, more: list[Any]) -> Any:
+        """The line that says the same otherwise; none where saying nothing is wanted; else the one that begins alike."""
+        if not isinstance(line, str):
+            return more[0] if more else ABSENT
+        texts = [other for other in more if isinstance(other, str)]
+        for other in texts:
+            if self._wanted(self._resolved(line, other), other):
+                return other
+        if self._wanted(line, ABSENT):
+            return ABSENT
+        begins = line.split()[:3]
+        return next((other for other in texts if other.split()[:3] == begins), ABSENT)
+
+    def _wanted(self, want: str, got: str) -> bool:
+        return bool(wanted.reason(self._key, "", want, got, self._context))
 
     def _resolved(self, want: str, got: str) -> str:
         """The recorded text with our uids, where the two begin alike."""

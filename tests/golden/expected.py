@@ -20,7 +20,7 @@ from tests.golden.facts import Key
 from tests.golden.recording import Json, Situation
 from tests.golden.replay import Replay
 
-TRIGGER = re.compile(r"triggerPod: \S+")
+TRIGGER = re.compile(r"triggerPod: [^\s;]+")
 UID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 

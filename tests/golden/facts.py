@@ -79,6 +79,18 @@ STATUS = {
 SPEC_ONCE = {"ClusterQueue", "LocalQueue", "Cohort", "AdmissionCheck"}
 
 
+# Lines of a describe text.
+LEFT_OUT = (
+    "Resource Version:",
+    "Container ID:",
+    "Image ID:",
+    "Block Owner Deletion:",
+    "Controller:",
+)
+COMBINED = "(combined from similar events): "
+OF_GROUP = re.compile(r"Created Workload: (\S+)$")
+
+
 class Key(NamedTuple):
     """What a fact is about: `about` is a kind with a name, or a command; `field` the part of it."""
 
@@ -277,11 +289,16 @@ def _container_statuses(statuses: list[Json]) -> Json:
 def event_of(said: Json) -> Event:
     about = said.get("regarding") or said.get("involvedObject") or {}
     where = f"{about.get('namespace', '')}/" if about.get("namespace") else ""
+    note = (said.get("note") or said.get("message") or "").removeprefix(COMBINED)
+    subject = f"{about.get('kind', '')} {where}{about.get('name', '')}"
+    group = OF_GROUP.match(note)
+    if group and subject.startswith("Pod ") and "<h>" not in note:
+        subject = f"Pod of group {group.group(1)}"  # whichever of its pods was looked at
     return Event(
-        about=f"{about.get('kind', '')} {where}{about.get('name', '')}",
+        about=subject,
         type=said.get("type", ""),
         reason=said.get("reason", ""),
-        note=said.get("note") or said.get("message") or "",
+        note=note,
         component=said.get("reportingComponent") or said.get("reportingController") or "",
         action=said.get("action") or "",
     )
@@ -391,9 +408,7 @@ def _section(name: str, lines: list[str]) -> list[str]:
             return _status_lines(lines)
         case "Pod Template":
             return sorted(words)
-    return [
-        w for w in words if not w.startswith(("Resource Version:", "Container ID:", "Image ID:"))
-    ]
+    return [w for w in words if not w.startswith(LEFT_OUT)]
 
 
 def _status_lines(lines: list[str]) -> list[str]:

@@ -249,3 +249,8 @@ RULES = (
         _more_to_an_error,
     ),
 )
+
+
+def reasons() -> list[str]:
+    """All of them, as the docs list them."""
+    return [WAITS_FOR_NODES, CLASS_COMES_LATER, *(rule.why for rule in RULES)]

@@ -119,12 +119,11 @@ class _Cycle:
         found = []
         for key in self.state.occupancy.waiting:
             workload = self.state.workloads.get(key)
-            if (
-                workload is None
-                or workload.evicted_at is not None
-                or workload.foreign
-                or workload.held_back
-            ):
+            if workload is None or workload.evicted_at is not None or workload.foreign:
+                continue
+            if workload.held_back:
+                if workload.gang is not None and workload.needs == "nodes":
+                    self.waits[key] = _incomplete(workload)
                 continue
             if self.state.node_parked.get(key) != generation and wanted(workload):
                 found.append(workload)
@@ -314,6 +313,12 @@ class _Cycle:
             ended_holds=tuple(dict.fromkeys([*self.expired, *self.seating.ended_holds])),
             wake_at=self.seating.wake_at,
         )
+
+
+def _incomplete(workload: Workload) -> Wait:
+    """Members are missing: nobody looks for room before they are there, and those who are there are told."""
+    reason = Reason(kind="gang-incomplete", message=workload.held_back)
+    return Wait(workload=workload.id, reason=reason)
 
 
 def _eviction(entry: Entry, victim: Victim) -> Evict:

@@ -725,8 +725,10 @@ class Seating:
                 kind="never-preempts",
                 not_eligible="not eligible due to preemptionPolicy=Never.",
             )
+        safe = {pod.id for c in self.roster.candidates if c.protected for pod in c.pods}
         return msgspec.structs.replace(
-            reason, even_after=kube.why_evicting_does_not_help(self.table, shape, workload.rank)
+            reason,
+            even_after=kube.why_evicting_does_not_help(self.table, shape, workload.rank, safe),
         )
 
 

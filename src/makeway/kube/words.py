@@ -34,6 +34,8 @@ def fit_error(reason: Reason) -> str:
 
 def unschedulable(reason: Reason, scheduler: str, *, draining: bool = False) -> str:
     """The whole message of a pod that waits. `draining`: its victims are on their way out already."""
+    if reason.kind == "gang-incomplete" and reason.message:
+        return reason.message
     said = fit_error(reason)
     if said == NO_NODES or not reason.verdicts:
         return said

@@ -8,7 +8,7 @@ rules. The last of them, arbitrary there, is the node's name here.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from makeway.engine.victims.least_loss import Legal, Victims
 from makeway.engine.victims.roster import Candidate, Roster
 from makeway.model.node import Node
 from makeway.model.reason import NodeVerdict
-from makeway.model.workload import Budget, Placed, Pod, PodShape
+from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape
 
 _OFFSET = 2**31  # makes more victims worse, also for negative priorities
 NO_VICTIMS = "No preemption victims found for incoming pod"
@@ -154,19 +154,19 @@ def _preference(
 
 
 def why_evicting_does_not_help(
-    table: NodeTable, shape: PodShape, priority: int
+    table: NodeTable, shape: PodShape, priority: int, safe: Set[PodId] = frozenset()
 ) -> tuple[NodeVerdict, ...]:
-    """Node by node, in kube-scheduler's words."""
+    """Node by node, in kube-scheduler's words. `safe`: pods that are protected from everybody."""
     causes: Counter[str] = Counter()
     for row in np.flatnonzero(table.live).tolist():
         node = table.nodes[row]
         assert node is not None
-        causes.update(_why_not_here(table, shape, priority, row, node))
+        causes.update(_why_not_here(table, shape, priority, row, node, safe))
     return tuple(NodeVerdict(cause=cause, count=count) for cause, count in sorted(causes.items()))
 
 
 def _why_not_here(
-    table: NodeTable, shape: PodShape, priority: int, row: int, node: Node
+    table: NodeTable, shape: PodShape, priority: int, row: int, node: Node, safe: Set[PodId]
 ) -> list[str]:
     if site_verdict(shape, node):
         return [NOT_HELPFUL]
@@ -179,7 +179,9 @@ def _why_not_here(
     # The first check that fails decides whether evicting could help, and room is asked before neighbours.
     if hopeless or (not short and neighbours.get(row) in UNRESOLVABLE):
         return [NOT_HELPFUL]
-    lower: list[Pod] = [pod for pod in table.pods_on[row].values() if pod.priority < priority]
+    lower: list[Pod] = [
+        pod for pod in table.pods_on[row].values() if pod.priority < priority and pod.id not in safe
+    ]
     if not lower:
         return [NO_VICTIMS]
     with table.what_if():
