@@ -40,6 +40,7 @@ PASS_TIME_S = 40.0
 STORES = {
     "workloads.kueue.x-k8s.io": "Workload",
     "jobs.batch": "Job",
+    "jobsets.jobset.x-k8s.io": "JobSet",
     "pods": "Pod",
     "clusterqueues.kueue.x-k8s.io": "ClusterQueue",
     "localqueues.kueue.x-k8s.io": "LocalQueue",

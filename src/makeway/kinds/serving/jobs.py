@@ -67,6 +67,8 @@ class JobSetRules(JobRules):
             if isinstance(each, dict):
                 each.setdefault("replicas", 1)
                 each.setdefault("groupName", "default")
+                if isinstance(each.get("template"), dict):
+                    each["template"].setdefault("metadata", {})
 
 
 class LeaderWorkerSetRules(Rules):
