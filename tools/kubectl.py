@@ -70,15 +70,15 @@ def _build(target: Path) -> None:
             f"module makeway.dev/kubectl\n\ngo 1.26\n\nrequire (\n"
             f"\tk8s.io/component-base {LIBRARY}\n\tk8s.io/kubectl {LIBRARY}\n)\n"
         )
-        go = _go(source)
+        go = find_go(source)
         _run([go, "mod", "tidy"], source)
         # Built beside its place and renamed, so that two builders at once never see half a file.
         fresh = target.with_name(f"{target.name}.{os.getpid()}")
-        _run([go, "build", "-trimpath", "-ldflags", _ldflags(), "-o", str(fresh), "."], source)
+        _run([go, "build", "-trimpath", "-ldflags", version_flags(), "-o", str(fresh), "."], source)
         fresh.replace(target)
 
 
-def _ldflags() -> str:
+def version_flags() -> str:
     major, minor, _ = VERSION.split(".")
     values = {
         "gitVersion": f"v{VERSION}",
@@ -92,7 +92,7 @@ def _ldflags() -> str:
     return " ".join(["-s", "-w", *stamped])
 
 
-def _go(scratch: Path) -> str:
+def find_go(scratch: Path) -> str:
     found = shutil.which("go")
     if found:
         return found

@@ -1,4 +1,6 @@
-"""A whole machine in one process: API, controllers, pretended nodes and the scheduler, driven by the real kubectl.
+"""A whole cluster for a test: API, controllers, pretended nodes and the scheduler, driven by the real kubectl.
+
+On the embedded API by default; `pytest --backend kube` (or MAKEWAY_BACKEND=kube) runs the same tests on a real one.
 
 async with machine() as box:
     await box.apply(NODES)
@@ -12,21 +14,24 @@ import contextlib
 import json
 import os
 import shutil
-import tempfile
+import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
-from makeway.client import Client, embedded
+import msgspec
+
+from makeway.client import ApiError, Client, Reflector
+from makeway.client.resource import NODES, PODS
 from makeway.control.clock import SystemClock
 from makeway.control.config import Configuration
 from makeway.control.loop import Loop
-from makeway.embedded.controllers import run_controllers
-from makeway.embedded.node.pretend import run_pretended
-from makeway.embedded.server import ApiServer, serving
 from makeway.kube.adapter import KubeCluster, run_scheduler
+from tests.e2e.backends import BACKEND, Backend, embedded_backend, kube_backend
 
 Object = dict[str, Any]
+
+SCHEDULER_NAMES = ("makeway", "default-scheduler", "koord-scheduler")
 
 
 def kubectl_path() -> str:
@@ -42,20 +47,33 @@ def kubectl_path() -> str:
 
 
 class Machine:
-    def __init__(self, server: ApiServer, client: Client, loop: Loop) -> None:
-        self.server = server
+    def __init__(self, backend: Backend, client: Client, loop: Loop) -> None:
+        self.backend = backend
         self.client = client
         self.loop = loop
         self.scheduler = cast("KubeCluster", loop.cluster)
 
+    @property
+    def server(self) -> Any:
+        """The embedded API itself; on a real one, where it is."""
+        return getattr(self.backend, "server", self.backend)
+
     async def kubectl(self, *args: str, text: str = "", fails: bool = False) -> str:
+        return await self._run(kubectl_path(), *args, text=text, fails=fails)
+
+    async def makeway(self, *args: str, fails: bool = False) -> str:
+        """Our own command line, on this cluster."""
+        return await self._run(sys.executable, "-m", "makeway.cli.main", *args, fails=fails)
+
+    async def _run(self, program: str, *args: str, text: str = "", fails: bool = False) -> str:
         env = {
             **os.environ,
-            "KUBECONFIG": str(self.server.kubeconfig),
-            "HOME": str(self.server.home),
+            "KUBECONFIG": str(self.backend.kubeconfig),
+            "HOME": str(self.backend.home),
+            "MAKEWAY_HOME": str(self.backend.home / "none"),
         }
         process = await asyncio.create_subprocess_exec(
-            kubectl_path(),
+            program,
             *args,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -64,7 +82,8 @@ class Machine:
         )
         out, err = await process.communicate(text.encode())
         if bool(process.returncode) != fails:
-            raise AssertionError(f"kubectl {' '.join(args)}: {out.decode()}{err.decode()}")
+            called = " ".join((Path(program).name, *args))
+            raise AssertionError(f"{called}: {out.decode()}{err.decode()}")
         return out.decode() if not fails else err.decode()
 
     async def apply(self, text: str) -> str:
@@ -83,13 +102,13 @@ class Machine:
         ]
         return found
 
-    async def settled(self, quiet_s: float = 0.3, timeout_s: float = 20.0) -> None:
+    async def settled(self, quiet_s: float = 0.0, timeout_s: float = 30.0) -> None:
         """Until nothing was written for a while and the loop has nothing to do."""
         async with asyncio.timeout(timeout_s):
             while True:
-                before = self.server.app.store.version
-                await asyncio.sleep(quiet_s)
-                if self.server.app.store.version == before and self.loop.idle.is_set():
+                before = await self.backend.version()
+                await asyncio.sleep(quiet_s or self.backend.quiet_s)
+                if await self.backend.version() == before and self.loop.idle.is_set():
                     return
 
     async def until(self, true: Callable[[], Any], timeout_s: float = 15.0, what: str = "") -> None:
@@ -102,33 +121,48 @@ class Machine:
             raise AssertionError(f"never happened: {what or true}") from None
 
 
+def chosen_backend() -> str:
+    return os.environ.get(BACKEND) or "embedded"
+
+
 @contextlib.asynccontextmanager
-async def machine(config: Configuration | None = None, *, port: int = 0) -> AsyncIterator[Machine]:
-    home = Path(tempfile.mkdtemp(prefix="makeway-test-"))
+async def machine(
+    config: Configuration | None = None,
+    *,
+    port: int = 0,
+    bind_first_fit: bool = False,
+    backend: str = "",
+) -> AsyncIterator[Machine]:
+    """`backend` is embedded or kube; without it, what the test run was asked for."""
+    real = (backend or chosen_backend()) == "kube"
+    place: contextlib.AbstractAsyncContextManager[Backend]
+    place = kube_backend() if real else embedded_backend(port)
     clock = SystemClock()
-    try:
-        async with (
-            serving(home, port) as server,
-            Client(embedded(server.socket_path, server.token)) as client,
-        ):
-            ready = asyncio.Event()
-            started: asyncio.Future[Loop] = asyncio.get_running_loop().create_future()
-            tasks = [
-                asyncio.create_task(run_controllers(client)),
-                asyncio.create_task(run_pretended(client)),
-                asyncio.create_task(
-                    run_scheduler(client, config or Configuration(), clock, ready, started=started)
-                ),
-            ]
-            try:
-                await _first(ready, tasks)
-                yield Machine(server, client, started.result())
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+    async with place as world, Client(world.scheduler()) as client:
+        ready = asyncio.Event()
+        started: asyncio.Future[Loop] = asyncio.get_running_loop().create_future()
+        answering = _answering(config or Configuration())
+        tasks = [asyncio.create_task(work) for work in world.tasks(client)]
+        tasks.append(
+            asyncio.create_task(run_scheduler(client, answering, clock, ready, started=started))
+        )
+        if bind_first_fit:
+            tasks.append(asyncio.create_task(_bind_anywhere(client)))
+        try:
+            await _first(ready, tasks)
+            yield Machine(world, client, started.result())
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _answering(config: Configuration) -> Configuration:
+    """The suite runs without another scheduler: its manifests ask for these."""
+    if config.makeway.scheduler_names:
+        return config
+    ours = msgspec.structs.replace(config.makeway, scheduler_names=SCHEDULER_NAMES)
+    return msgspec.structs.replace(config, makeway=ours)
 
 
 async def _first(ready: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
@@ -139,3 +173,27 @@ async def _first(ready: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
         if task is not waiting:
             task.result()
     assert ready.is_set(), "the scheduler did not start in time"
+
+
+async def _bind_anywhere(client: Client) -> None:
+    """Another scheduler, as simple as can be: every open pod goes to the first node."""
+    open_pods: asyncio.Queue[Object] = asyncio.Queue()
+
+    def look(_change: str, pod: Object) -> None:
+        if not pod["spec"].get("nodeName") and not pod["spec"].get("schedulingGates"):
+            open_pods.put_nowait(pod)
+
+    nodes: Reflector[Object] = Reflector(client, NODES)
+    watched: Reflector[Object] = Reflector(client, PODS, look)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(nodes.run())
+        group.create_task(watched.run())
+        while True:
+            pod = await open_pods.get()
+            if not nodes.cache or pod["metadata"].get("deletionTimestamp"):
+                continue
+            node = next(iter(nodes.cache.values()))["metadata"]["name"]
+            meta = {k: pod["metadata"][k] for k in ("name", "namespace", "uid")}
+            binding = {"metadata": meta, "target": {"kind": "Node", "name": node}}
+            with contextlib.suppress(ApiError):
+                await client.create(PODS, binding, meta["namespace"], subresource="binding")

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from makeway.client.resource import NODES
-from tests.e2e.cli import Makeway, a_home, alive, machine_of_its_own
+from tests.e2e.cli import Makeway, a_home, alive, machine_of_its_own, processes_about
 
 
 def test_up_and_down_can_be_repeated() -> None:
@@ -35,7 +35,9 @@ def test_a_port_that_is_taken_ends_with_1_and_the_path_of_the_log() -> None:
 
         said = Makeway(home)("up", "--detach", "--no-local-node", "--port", str(port), code=1)
 
+        assert f"Port {port} cannot be used" in said
         assert str(home / "makeway.log") in said
+        assert processes_about(str(home)) == []
 
 
 def test_the_port_is_kept_and_so_are_the_objects() -> None:

@@ -43,11 +43,13 @@ class Comparison:
     def __init__(self) -> None:
         self._uids: dict[str, str] = {}
         self._before: dict[Key, tuple[Any, Any]] = {}
+        self._told: set[Event] = set()  # all that we said in steps before
+        self.apart: dict[str, str] = {}  # owners that went another way here, and why that is wanted
         self.being_deleted: set[str] = set()  # pods on the recorded side, over the steps
 
     def facts(self, step: str, want: Facts, got: Facts) -> list[Outcome]:
         outcomes = []
-        context = wanted.Context(want, got)
+        context = wanted.Context(apart=self.apart, want=want)
         for key in [*want, *(key for key in got if key not in want)]:
             pair = (want.get(key, ABSENT), got.get(key, ABSENT))
             if self._before.get(key) == pair and key.sort != "command":
@@ -61,16 +63,19 @@ class Comparison:
             self._before.pop(key, None)
 
     def events(self, step: str, want: list[Event], got: list[Event]) -> list[Outcome]:
-        return [
+        context = wanted.Context(apart=self.apart, told=self._told)
+        outcomes = [
             self._judge(
                 step,
                 Key("event", (one or other or _NOBODY).about),
                 one._asdict() if one else ABSENT,
                 other._asdict() if other else ABSENT,
-                wanted.Context({}, {}),
+                context,
             )
             for one, other in self._paired(want, got)
         ]
+        self._told |= set(got)
+        return outcomes
 
     # ---- pairs of events
 
@@ -152,7 +157,7 @@ class Comparison:
         if not isinstance(want, str) or not isinstance(got, str):
             return False
         want = self._resolved(want, got)
-        nothing = wanted.Context({}, {})
+        nothing = wanted.Context()
         return bool(wanted.reason(Key("line", ""), "", want, got, nothing)) or (
             want.split()[:2] == got.split()[:2]
         )

@@ -275,4 +275,4 @@ def _begins(number: str, about: str, what: str, known: set[str], got: str) -> Ou
 
 
 def _why(key: Key, want: str, got: str) -> str:
-    return wanted.reason(key, "", want, got, wanted.Context({}, {}))
+    return wanted.reason(key, "", want, got, wanted.Context())

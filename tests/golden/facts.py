@@ -23,7 +23,23 @@ KINDS = {
     "cohorts": "Cohort",
     "admissionChecks": "AdmissionCheck",
 }
-STEERING = ("golden/", "makeway.dev/pretend-", "kubectl.kubernetes.io/", "kwok.x-k8s.io/")
+STEERING = (
+    "node.alpha.kubernetes.io/",
+    "golden/",
+    "makeway.dev/pretend-",
+    "kubectl.kubernetes.io/",
+    "kwok.x-k8s.io/",
+)
+# In YAML: what differs from run to run, or that the recordings leave out everywhere else.
+UNSHOWN = (
+    "resourceVersion",
+    "containerID",
+    "image",
+    "imageID",
+    "observedGeneration",
+    "lastProbeTime",
+    "hostIPs",
+)
 DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # What a recording shows of each kind's spec and status; the rest is left out of it, and so is not compared.
@@ -355,39 +371,50 @@ def _of_describe(command: str, lines: list[str]) -> Facts:
                 facts[Key("section", command, name)] = _section(name, section)
             name, section = line.split(":", 1)[0], []
             line = line.split(":", 1)[1]
-        if words := " ".join(line.split()):
-            section.append(words)
+        if line.strip():
+            section.append(line)
     return facts
 
 
 def _section(name: str, lines: list[str]) -> list[str]:
-    if name == "Events":
-        return sorted({line for line in lines if not re.match(r"[- ]+$|Type Reason", line)})
-    if name == "Annotations":
-        return [line for line in lines if not line.startswith(STEERING)] or ["<none>"]
-    lines = [
-        re.sub(r"(Time Seconds:) \d+", r"\1 <n>", line)
-        for line in lines
-        if not line.startswith(("Resource Version:", "Container ID:", "Image ID:"))
+    """A section's lines without their widths; sets sorted, and what the recordings leave out left out."""
+    words = [" ".join(line.split()) for line in lines]
+    match name:
+        case "Events":
+            told = [w for w in words if not re.match(r"[- ]+$|Type Reason|.*RegisteredNode", w)]
+            return sorted(set(told) - {"<none>"})
+        case "Annotations":
+            return [w for w in words if not w.startswith(STEERING)] or ["<none>"]
+        case "Conditions":
+            return sorted(words)
+        case "Status":
+            return _status_lines(lines)
+        case "Pod Template":
+            return sorted(words)
+    return [
+        w for w in words if not w.startswith(("Resource Version:", "Container ID:", "Image ID:"))
     ]
-    if name == "Conditions":
-        return sorted(lines)
-    return _conditions_by_type(lines) if name == "Status" else lines
 
 
-def _conditions_by_type(lines: list[str]) -> list[str]:
-    """Each condition as one line. They stand in the order in which they were first written, which two writers race for."""
-    blocks: list[list[str]] = []
-    rest: list[str] = []
-    inside = False
+def _status_lines(lines: list[str]) -> list[str]:
+    """Each field of a status as one line, and each condition: they stand in the order in which they were first
+    written, which two writers race for.
+    """
+    fields: list[list[str]] = []
     for line in lines:
-        if line.startswith("Last Transition Time:"):
-            blocks.append([])
-            inside = True
-        elif not line.startswith("Observed Generation:"):
-            (blocks[-1] if inside else rest).append(line)
-        inside = inside and not line.startswith("Type:")
-    return rest + sorted("; ".join(reversed(block)) for block in blocks)
+        words = " ".join(line.split())
+        if not fields or len(line) - len(line.lstrip()) <= 2:
+            fields.append([])
+        if words.startswith("Last Transition Time:"):
+            fields.append([])
+        if not words.startswith(("Last Transition Time:", "Observed Generation:")):
+            fields[-1].append(re.sub(r"(Time Seconds:) \d+", r"\1 <n>", words))
+    return sorted("; ".join(_type_first(field)) for field in fields if field)
+
+
+def _type_first(field: list[str]) -> list[str]:
+    """A condition ends with its message, so that one which says more still begins alike."""
+    return field[::-1] if field[-1].startswith("Type:") else field
 
 
 def _of_yaml(command: str, lines: list[str]) -> Facts:
@@ -402,6 +429,8 @@ def _of_yaml(command: str, lines: list[str]) -> Facts:
     facts: Facts = {}
     for number, obj in enumerate(objects):
         for part, value in obj.items():
+            if part == "reportingInstance":
+                continue
             facts[Key("section", command, f"{number}.{part}")] = _yaml_part(part, value)
     return facts
 
@@ -413,9 +442,7 @@ def _yaml_part(part: str, value: Any) -> Any:
             value.pop(field, None)
         if notes := _not_steering(value.pop("annotations", None)):
             value["annotations"] = notes
-    return _without(
-        value, ("resourceVersion", "containerID", "image", "imageID", "reportingInstance")
-    )
+    return _without(value, UNSHOWN)
 
 
 def _without(value: Any, fields: tuple[str, ...]) -> Any:
@@ -445,6 +472,8 @@ def of_marks(marks: list[Mark]) -> Facts:
         if not life or life[-1] != mark.what:
             life.append(mark.what)
     for about, life in lives.items():
+        if life[-2:] == ["finished", "gone"]:
+            del life[-2]  # whoever owned it is gone: two controllers race to say so
         facts[Key("order", about, "life")] = ", ".join(life)
     facts.update(_let_go_before_take(marks))
     return facts

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,7 @@ RECORDED_UID = re.compile(r"<uid:\d+>")
 NODE_NAME = re.compile(r"(?<![\w.-])[a-z0-9][\w.-]*[\w](?![\w.-])")
 PRETENDED = re.compile(r"makeway\.dev/pretend-(grace|ready|start|exit-code)")
 
+HOST = f"-{socket.gethostname()}"
 DESCRIBED = {
     "workload": "Workload",
     "job": "Job",
@@ -60,7 +62,6 @@ class RecordedNames:
             for base, found in numbers.items()
             for rank, number in enumerate(sorted(found), 1)
         }
-        self._matched: set[str] = set()
         self._owners: dict[str, str] = {}
         self._alike = _interchangeable_nodes(situation)
         self._nodes: dict[str, str] = {}
@@ -81,23 +82,21 @@ class RecordedNames:
         """Which of two equal nodes a pod goes to is luck."""
         return NODE_NAME.sub(lambda m: self._nodes.get(m.group(), m.group()), text)
 
-    def match_pods(self, outcome: Json, got: Json) -> None:
-        """Which of an owner's equal pods was placed first is luck: those in the same state stand for each other."""
-        theirs: dict[str, list[tuple[Any, int]]] = {}
-        for pod in outcome.get("pods") or ():
-            found = SUFFIX.fullmatch(pod["metadata"]["name"])
-            if found and found.group() not in self._matched and not pod.get("unchanged"):
-                self._matched.add(found.group())
-                theirs.setdefault(found.group(1), []).append((_state(pod), int(found.group(2))))
-        ours: dict[str, list[tuple[Any, int]]] = {}
-        for pod in got.get("pods") or ():
-            found = SUFFIX.fullmatch(pod["metadata"]["name"])
-            if found and f"ours {found.group()}" not in self._matched:
-                self._matched.add(f"ours {found.group()}")
-                ours.setdefault(found.group(1), []).append((_state(pod), int(found.group(2))))
+    def match_pods(self, situation: Situation, ours: list[Json]) -> None:
+        """Which of an owner's equal pods was placed or evicted first is luck: those that fared alike stand for each other."""
+        theirs = _fates([step.outcome for step in situation.steps])
+        mine = _fates(ours)
         for base, pods in theirs.items():
-            mine = sorted(ours.get(base) or ())
-            for (_, number), (_, rank) in zip(sorted(pods), mine, strict=False):
+            left = dict(mine.get(base) or {})
+            unlike = []
+            for number, fate in sorted(pods.items()):
+                rank = next((r for r, other in sorted(left.items()) if other == fate), None)
+                if rank is None:
+                    unlike.append(number)
+                else:
+                    del left[rank]
+                    self._swap(base, number, rank)
+            for number, rank in zip(unlike, sorted(left), strict=False):
                 self._swap(base, number, rank)
 
     def _swap(self, base: str, number: int, rank: int) -> None:
@@ -153,6 +152,21 @@ class RecordedNames:
         if RECORDED_UID.fullmatch(uid):
             name = HASH.sub("<h>", SUFFIX.sub(self._suffix, name))
             self._owners[uid] = f"<uid {kind} {namespace}/{name}>"
+
+
+def _fates(outcomes: list[Json]) -> dict[str, dict[int, tuple[Any, ...]]]:
+    """Each generated pod's state in every step, by owner and number."""
+    fates: dict[str, dict[int, tuple[Any, ...]]] = {}
+    for place, outcome in enumerate(outcomes):
+        for pod in outcome.get("pods") or ():
+            found = SUFFIX.fullmatch(pod["metadata"]["name"])
+            if not found:
+                continue
+            fate = fates.setdefault(found.group(1), {}).get(int(found.group(2)), ())
+            fate += (None,) * (place - len(fate))
+            state = fate[-1] if pod.get("unchanged") and fate else _state(pod)
+            fates[found.group(1)][int(found.group(2))] = (*fate, state)
+    return fates
 
 
 def _equal(nodes: dict[str, str], name: str) -> list[str]:
@@ -219,13 +233,13 @@ class OurNames:
                 longest_first = sorted(self._names, key=len, reverse=True)
                 self._pattern = re.compile("|".join(map(re.escape, longest_first)))
             text = self._pattern.sub(lambda m: self._names[m.group()], text)
-        text = UID.sub(lambda m: self._uids.get(m.group(), m.group()), text)
+        text = UID.sub(lambda m: self._uids.get(m.group(), f"<uid {m.group()}>"), text)
         text = LONG_TIME.sub("<time>", TIME.sub("<time>", text))
         return plain(SECONDS.sub("<n>", self.nodes(text)))
 
     def of_text(self, text: str) -> str:
         """What kubectl printed: there are names of events in it, and our steering."""
-        text = EVENT_NAME.sub(".<event>", self.of(text))
+        text = EVENT_NAME.sub(".<event>", self.of(text).replace(HOST, "-<host>"))
         text = re.sub(r"makeway\.dev/pretend-grace(: \"?|\":\")(\d+)s", r"golden/grace\1\2", text)
         return plain(PRETENDED.sub(r"golden/\1", text))
 

@@ -192,7 +192,7 @@ class Replay:
         else:
             code, out, err = await self._kubectl(args)
         return {
-            "run": self.recorded.of(command.run),
+            "run": command.run,
             "exitCode": code,
             "stdout": self._lines(out),
             "stderr": self._lines(err),
@@ -335,7 +335,7 @@ class Replay:
     async def _text(self, command: str) -> list[str]:
         args = shlex.split(self.names.real(command, self.recorded))[1:]
         _, out, err = await self._kubectl(args)
-        return self._lines(out + err)
+        return self._lines(out or err)
 
     def _lines(self, text: str) -> list[str]:
         return [line.rstrip() for line in self.names.of_text(text).splitlines()]
@@ -344,8 +344,8 @@ class Replay:
         """The names of what was created since we looked last."""
         for change in self._store.changes_since(self._learned):
             self._learned = change.version
-            kind = STORES.get(change.kind)
-            if kind and change.before is None:
+            if change.before is None and change.kind != "events":
+                kind = STORES.get(change.kind, change.kind.split(".")[0])
                 self.names.learn(kind, change.last.decode())
 
     def _events(self, changes: list[Change], *, again: bool = False) -> list[Json]:
@@ -455,7 +455,15 @@ def _state(plural: str, obj: Json) -> Any:
     true = {c["type"] for c in status.get("conditions") or () if c["status"] == "True"}
     match plural:
         case "workloads":
-            return sorted(true & {"QuotaReserved", "Admitted", "Finished", "Evicted"})
+            evicted = [
+                c["reason"] for c in status.get("conditions") or () if c["type"] == "Evicted"
+            ]
+            active = (obj.get("spec") or {}).get("active", True)
+            return [
+                sorted(true & {"QuotaReserved", "Admitted", "Finished", "Evicted"}),
+                evicted,
+                active,
+            ]
         case "pods":
             deleting = bool(obj["metadata"].get("deletionTimestamp"))
             return [status.get("phase"), bool(obj["spec"].get("nodeName")), deleting]

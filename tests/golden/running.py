@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.golden import facts
+from tests.golden import facts, wanted
 from tests.golden.comparing import Comparison, Outcome
 from tests.golden.expected import Expected
 from tests.golden.facts import Facts, Key
@@ -72,12 +72,13 @@ async def _expect(situation: Situation, replay: Replay) -> list[Outcome]:
 
 
 async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:
-    comparison = Comparison()
+    gots = [await replay.step(step) for step in situation.steps]
+    recorded, comparison = replay.recorded, Comparison()
+    recorded.match_pods(situation, gots)
     outcomes: list[Outcome] = []
     last: Json = {}
-    for step in situation.steps:
-        got = await replay.step(step)
-        outcomes += compare_step(comparison, replay.recorded, step, got, last)
+    for step, got in zip(situation.steps, gots, strict=True):
+        outcomes += compare_step(comparison, recorded, step, got, last)
         last = got
     return outcomes
 
@@ -85,10 +86,10 @@ async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:
 def compare_step(
     comparison: Comparison, recorded: RecordedNames, step: Step, got: Json, last: Json
 ) -> list[Outcome]:
-    recorded.match_pods(step.outcome, got)
     recorded.match_nodes(step.outcome, got)
     want = recorded.deep(step.outcome)
-    outcomes = comparison.facts(step.name, _commands(want), _commands(got))
+    comparison.apart.update(wanted.going_apart(got))
+    outcomes = comparison.facts(step.name, _commands(want), _commands(got, recorded))
     want_objects = facts.of_objects(want)
     got_objects = _as_shown(want_objects, facts.of_objects(got), facts.of_objects(last))
     kinds = facts.shown_kinds(want)
@@ -111,13 +112,14 @@ def _text_of(got: Json, command: str, recorded: RecordedNames) -> list[str]:
     return lines
 
 
-def _commands(outcome: Json) -> Facts:
+def _commands(outcome: Json, recorded: RecordedNames | None = None) -> Facts:
     found: Facts = {}
     for number, said in enumerate(outcome["commands"]):
+        run = recorded.of(said["run"]) if recorded else said["run"]
         found.update(
             facts.of_command(
                 number,
-                said["run"],
+                run,
                 said.get("exitCode"),
                 said.get("stdout") or [],
                 said.get("stderr") or [],
@@ -151,10 +153,10 @@ def _same(got: Facts, last: Facts, about: str) -> bool:
 
 
 def _events(comparison: Comparison, step: Step, want: Json, got: Json) -> list[Outcome]:
-    wanted = facts.of_events(want.get("newEvents") or [])
+    theirs = facts.of_events(want.get("newEvents") or [])
     told = facts.of_events(got["newEvents"])
-    again = [event for event in facts.of_events(got["repeatedEvents"]) if event in wanted]
-    return comparison.events(step.name, wanted, list(dict.fromkeys([*told, *again])))
+    again = [event for event in facts.of_events(got["repeatedEvents"]) if event in theirs]
+    return comparison.events(step.name, theirs, list(dict.fromkeys([*told, *again])))
 
 
 def _order(comparison: Comparison, step: Step, want: Json, got: Json) -> list[Outcome]:

@@ -7,10 +7,13 @@ The first rule that applies gives the reason; a part to which none applies is a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tests.golden.facts import Facts, Key
+from tests.golden.facts import Event, Key, event_of
+from tests.golden.recording import Json
 
 ABSENT = "(nothing)"
 
@@ -30,10 +33,13 @@ GRANULAR = {
 
 
 class Context(NamedTuple):
-    """All facts of the step, for rules that have to look around."""
+    """What else a rule may have to know."""
 
-    want: Facts
-    got: Facts
+    apart: Mapping[str, str] = MappingProxyType(
+        {}
+    )  # owners that went another way here (`namespace/name`), and why
+    told: AbstractSet[Event] = frozenset()  # what we said in steps before
+    want: Mapping[Key, Any] = MappingProxyType({})  # the recorded facts beside this one
 
 
 class Rule(NamedTuple):
@@ -43,6 +49,8 @@ class Rule(NamedTuple):
 
 def reason(key: Key, path: str, want: Any, got: Any, context: Context) -> str:
     """Why this difference is wanted, or nothing."""
+    if why := _went_apart(key, path, want, got, context):
+        return why
     return next((rule.why for rule in RULES if rule.applies(key, path, want, got, context)), "")
 
 
@@ -50,8 +58,66 @@ def same_granular(want: str, got: str) -> bool:
     return want in COARSE and got in GRANULAR
 
 
-def _granular_reason(_key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+def going_apart(got: Json) -> dict[str, str]:
+    """Owners whose way differs on purpose from here on, as a step's outcome on our side tells."""
+    found: dict[str, str] = {}
+    for workload in got.get("workloads") or ():
+        for condition in (workload.get("status") or {}).get("conditions") or ():
+            if condition.get("reason") == "WaitingForNodes":
+                for owner in workload["metadata"].get("ownerReferences") or ():
+                    found[f"{workload['metadata']['namespace']}/{owner['name']}"] = WAITS_FOR_NODES
+    for said in got["newEvents"]:
+        event = event_of(said)
+        if event.reason.endswith("PriorityClassNotFound"):
+            found[event.about.split(" ", 1)[1]] = CLASS_COMES_LATER
+    return found
+
+
+WAITS_FOR_NODES = "A queued workload whose quota is there and whose nodes are not waits, instead of being admitted in vain."
+CLASS_COMES_LATER = (
+    "A workload whose priority class is missing says so, and queues as soon as the class is there."
+)
+QUEUE_COUNTS = re.compile(
+    r"status\.(?:pendingWorkloads|admittedWorkloads|reservingWorkloads|flavors\w+\.\S+)|unchanged"
+)
+
+
+def _went_apart(key: Key, _path: str, want: Any, got: Any, context: Context) -> str:
+    """Whatever is said about an owner that goes another way here, its Workload and its pods; and what queues count."""
+    if not context.apart:
+        return ""
+    said = f"{key.about} {key.field} {want} {got}"
+    for owner, why in context.apart.items():
+        space, name = owner.split("/", 1)
+        one = re.escape(name)
+        if space in said and re.search(
+            rf"(?<![\w-])(?:(?:job|pod)-)?{one}(?:-<[hr]\d*>)?(?![\w-])", said
+        ):
+            return why
+    kind = key.about.split()[0]
+    why = next(iter(context.apart.values()))
+    if kind in ("ClusterQueue", "LocalQueue") and QUEUE_COUNTS.fullmatch(key.field):
+        return why
+    if key.sort == "row" and re.search(r"get (?:clusterqueues|localqueues|cq|lq)", key.about):
+        return why
+    return why if "No resources found" in (want, got) else ""
+
+
+def _told_before(key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
+    if key.sort != "event" or got != ABSENT or not isinstance(want, dict):
+        return False
+    return any(
+        event.about == want["about"]
+        and event.note == want["note"]
+        and (event.reason == want["reason"] or same_granular(want["reason"], event.reason))
+        for event in context.told
+    )
+
+
+def _granular_reason(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
     """The same sentence under a more telling reason: in a condition, an event or a line of text."""
+    if "reason=Pending" in key.about:
+        return True  # nobody has that reason here
     if not isinstance(want, str) or not isinstance(got, str):
         return False
     if same_granular(want, got):
@@ -67,33 +133,66 @@ NO_RESERVATION = "The workload has no reservation"
 def _not_admitted_yet(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
     """With the granular reasons comes the condition Admitted=False, and the column that shows it."""
     if want == ABSENT and isinstance(got, dict):
-        return key.field == "Admitted" and got.get("message") == NO_RESERVATION
+        told = "Admitted" in (key.field, got.get("type"))
+        return told and got.get("message") == NO_RESERVATION
     if want == ABSENT and isinstance(got, str):
-        return got.startswith("Type: Admitted; Status: False; ") and NO_RESERVATION in got
-    if key.sort == "row" and "workloads" in key.about and isinstance(want, str):
+        return NO_RESERVATION in got and "Type: Admitted" in got
+    if key.sort == "row" and isinstance(want, str):
         return want.split() == [word for word in str(got).split() if word != "False"]
     return False
 
 
-PREEMPTION = re.compile(
-    r"Preempted (?:to accommodate|workload|by pod)|preempting to accommodate|Pending the preemption of"
-)
+# What our messages add: for whom by name, by which priorities, at what loss.
+MORE = re.compile(r"; preemptor: [^;]*?; loss: \d+ GPU-seconds")
 
 
 def _longer_preemption_message(
-    _key: Key, _path: str, want: Any, got: Any, context: Context
+    _key: Key, _path: str, want: Any, got: Any, _context: Context
 ) -> bool:
-    if not isinstance(want, str) or not isinstance(got, str) or not PREEMPTION.search(want):
+    if not isinstance(want, str) or not isinstance(got, str):
         return False
-    return got != want and got.startswith(want.rstrip("."))
+    return MORE.sub("", got) == want
 
 
-def _silent_in_kueue(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
-    if want != ABSENT or not isinstance(got, dict):
+LEFT_AS_IT_WAS = re.compile(r"Previously: |Preempted to accommodate|The workload is deactivated")
+
+
+def _silent_in_kueue(key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
+    """A reason where Kueue gives none, and with it what was asked for and the event that tells it."""
+    text = str(got)
+    if want == ABSENT and key.sort in ("section", "line"):
+        lines = rf"Warning (?:{'|'.join(sorted(GRANULAR))}) |Resource Requests:"
+        quota = "Type: QuotaReserved" in text and "Status: False" in text
+        return bool(re.match(lines, text)) or quota
+    if want == ABSENT and isinstance(got, dict):
+        if key.sort == "condition" and key.field == "QuotaReserved":
+            return bool(got.get("status") == "False" and got.get("message"))
+        return key.sort == "event" and got.get("reason") in GRANULAR
+    if want == ABSENT:
+        return key.field == "status.resourceRequests"
+    if key.sort == "condition" and key.field == "QuotaReserved" and path == ".message":
+        return bool(LEFT_AS_IT_WAS.match(str(want))) and "quota" in text
+    return (
+        key.sort == "section"
+        and "Type: QuotaReserved" in text
+        and "Type: QuotaReserved" in str(want)
+        and "Message: Preempted to accommodate" in str(want)
+    )
+
+
+def _kind_is_served(key: Key, _path: str, _want: Any, _got: Any, context: Context) -> bool:
+    if key.sort != "command":
         return False
-    if key.sort == "condition" and key.field == "QuotaReserved":
-        return bool(got.get("status") == "False" and got.get("message"))
-    return key.sort == "event" and got.get("type") == "Warning" and got.get("reason") in GRANULAR
+    told = [str(said) for other, said in context.want.items() if other.about == key.about]
+    return any('no matches for kind "PodGroup"' in said for said in told)
+
+
+def _more_to_an_error(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    if key.sort != "command":
+        return False
+    hint = want == ABSENT and str(got).startswith("Warning: ")
+    diff = got == ABSENT and bool(re.match(r"@@|[-+ ]?[\"\]}{]|\.\.\. //|core\.PodSpec", str(want)))
+    return hint or diff
 
 
 def _own_annotation(_key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
@@ -104,7 +203,9 @@ def _own_annotation(_key: Key, path: str, want: Any, got: Any, _context: Context
 def _attempt_in_between(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
     """A cycle here goes on until nothing changes: only its end is told, not each attempt of a loop."""
     told = want.get("note", "") if isinstance(want, dict) else want
-    return got == ABSENT and isinstance(told, str) and "no longer fits after processing" in told
+    if got != ABSENT or not isinstance(told, str):
+        return False
+    return "no longer fits after processing" in told or "Pending the preemption of" in told
 
 
 RULES = (
@@ -134,5 +235,17 @@ RULES = (
     Rule(
         "A cycle here runs until nothing changes; only its end is told, not the attempts in between.",
         _attempt_in_between,
+    ),
+    Rule(
+        "The same is not told twice: an event for what was told before and has not changed is left out.",
+        _told_before,
+    ),
+    Rule(
+        "PodGroups are served here, whoever's they are.",
+        _kind_is_served,
+    ),
+    Rule(
+        "An error may come with a hint what to write; the dump of both objects behind it is left out.",
+        _more_to_an_error,
     ),
 )

@@ -77,3 +77,11 @@ def test_listeners_hear_of_each_change_once() -> None:
     copy.drop("Pod", obj(6))
     copy.drop("Pod", obj(6))
     assert heard == [(True, False), (False, False), (False, True)]
+
+
+def test_items_of_a_list_know_what_they_are() -> None:
+    """A list of Jobs says it once, for all its items; a Workload's owner reference needs it."""
+    copy = LocalCopy()
+    copy.take("Job", obj(1))
+    (found,) = copy.all("Job")
+    assert (found["apiVersion"], found["kind"]) == ("batch/v1", "Job")

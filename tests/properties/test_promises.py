@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from makeway.engine import gang
@@ -17,11 +17,14 @@ from makeway.testing import Harness
 from tests.properties.worlds import POLICIES, World, build, submit, worlds
 
 EXAMPLES = int(os.environ.get("N", "2000")) // 5
+# Shrinking a failure takes minutes: SHRINK=1 asks for it.
+PHASES = tuple(Phase) if "SHRINK" in os.environ else (Phase.explicit, Phase.generate)
 many = settings(
     max_examples=EXAMPLES,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     derandomize="N" not in os.environ,
+    phases=PHASES,
 )
 
 

@@ -388,6 +388,93 @@ def jobs_logs(
 # -- the entry point --
 
 
+KubeconfigOption = Annotated[
+    str, typer.Option(help="The kubeconfig to use. Default: as kubectl has it.")
+]
+OwnNamespaceOption = Annotated[
+    str, typer.Option("--namespace", "-n", help="The namespace that makeway itself lives in.")
+]
+ImageOption = Annotated[
+    str | None, typer.Option(help="The image to run. Default: makeway of this version.")
+]
+ReplicasOption = Annotated[int, typer.Option(help="How many replicas; one of them decides.")]
+ClusterConfigOption = Annotated[
+    Path | None,
+    typer.Option(help="Configuration file: Kueue's Configuration, with a makeway: section."),
+]
+
+
+@app.command()
+def install(
+    kubeconfig: KubeconfigOption = "",
+    namespace: OwnNamespaceOption = "makeway-system",
+    image: ImageOption = None,
+    replicas: ReplicasOption = 2,
+    config: ClusterConfigOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifests instead of applying them.")
+    ] = False,
+) -> None:
+    """Put makeway into the cluster of the kubeconfig. What is there already stays or is brought up to date."""
+    from makeway.cli import install as command
+
+    options = command.options_from(namespace, image, replicas, config)
+    command.install(kubeconfig, options, dry_run=dry_run)
+
+
+@app.command()
+def upgrade(
+    kubeconfig: KubeconfigOption = "",
+    namespace: OwnNamespaceOption = "makeway-system",
+    image: ImageOption = None,
+    replicas: ReplicasOption = 2,
+    config: ClusterConfigOption = None,
+) -> None:
+    """Bring an installed makeway to this version. Workloads go on meanwhile."""
+    from makeway.cli import install as command
+
+    options = command.options_from(namespace, image, replicas, config)
+    command.install(kubeconfig, options, dry_run=False)
+
+
+@app.command()
+def uninstall(
+    kubeconfig: KubeconfigOption = "",
+    namespace: OwnNamespaceOption = "makeway-system",
+    definitions: Annotated[
+        bool,
+        typer.Option(
+            "--definitions",
+            help="Also delete the definitions that are makeway's, and all their objects.",
+        ),
+    ] = False,
+) -> None:
+    """Take makeway away from the cluster. Workloads that run go on."""
+    from makeway.cli import install as command
+
+    options = command.options_from(namespace, None, 1, None)
+    command.uninstall(kubeconfig, options, definitions=definitions)
+
+
+@app.command()
+def run(
+    config: ClusterConfigOption = None,
+    kubeconfig: KubeconfigOption = "",
+    listen: Annotated[
+        str, typer.Option(help="Where /healthz, /readyz and /metrics are served.")
+    ] = "127.0.0.1:8080",
+    namespace: Annotated[
+        str,
+        typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="Where its Lease is kept."),
+    ] = "makeway-system",
+    log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+) -> None:
+    """Schedule on a cluster: in a pod as its service account, elsewhere as the kubeconfig says."""
+    from makeway.cli import run as command
+
+    command.run(config, kubeconfig, listen, namespace, log_format)
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Turns what a person can mend into a sentence and exit code 1; anything else is our bug, and says so."""
     try:

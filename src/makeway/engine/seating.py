@@ -389,7 +389,8 @@ class Seating:
                     yield self._candidate(workload, (pod,), whole=False)
                 continue
             yield self._candidate(workload, there, whole=True)
-            spare = gang.surplus_of(workload, there)
+            # What holds quota gives it back whole: its surplus pods stay with it.
+            spare = gang.surplus_of(workload, there) if workload.admission is None else 0
             if spare:
                 self._surplus[workload_id] = spare
                 for pod in there:

@@ -412,9 +412,11 @@ class KubeCluster:
     async def apply(self, plan: Plan) -> None:
         now = self._clock.now()
         plan = await self._write_ahead(plan, now)
-        work = [
-            (w, actions) for w, actions in self.applier.then(plan, now) if self._may_try(w, now)
-        ]
+        await self._carry_out(self.applier.then(plan, now), now)
+        await self._carry_out(self.applier.last(plan, now), now)
+
+    async def _carry_out(self, asked: list[tuple[WorkloadId, list[Action]]], now: float) -> None:
+        work = [(w, actions) for w, actions in asked if self._may_try(w, now)]
         done = await self.writer.run_all(actions for _, actions in work)
         for (workload, _), well in zip(work, done, strict=True):
             if well:

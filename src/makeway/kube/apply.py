@@ -66,7 +66,7 @@ class Applier:
 
     def then(self, plan: Plan, now: float) -> list[tuple[WorkloadId, list[Action]]]:
         """Everything else, with the workload that each list is about."""
-        self.publisher.begin()
+        self.publisher.begin({bind.pod for admit in plan.admits for bind in admit.binds})
         work: list[tuple[WorkloadId, list[Action]]] = []
 
         def ask(workload: WorkloadId, lists: list[list[Action]]) -> None:
@@ -78,14 +78,21 @@ class Applier:
         for evict in plan.evicts:
             if not evict.already:
                 ask(evict.workload, self.evictor.evict(evict, now))
-        for hold in plan.holds:
-            ask(hold.workload, self._nominate(hold, plan, now))
         held = {hold.workload for hold in plan.holds}
         late = self.publisher.late({decision.workload for decision in plan.decisions})
         for wait in (*refused, *plan.waits, *late):
             nominated = wait.workload in held
             ask(wait.workload, self.publisher.wait(wait, now, nominated=nominated))
         return work
+
+    def last(self, plan: Plan, now: float) -> list[tuple[WorkloadId, list[Action]]]:
+        """What follows when the victims were told and deleted: their places are promised."""
+        return [
+            (hold.workload, actions)
+            for hold in plan.holds
+            for actions in self._nominate(hold, plan, now)
+            if actions
+        ]
 
     def _one_at_a_time(self, plan: Plan) -> tuple[list[Admit], list[Wait]]:
         """`blockAdmission`: nobody gets quota before the pods of all who have it are ready."""

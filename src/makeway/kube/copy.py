@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from makeway.kinds.metadata import Json, Object, key, metadata, uid
+from makeway.kube.resources import API_VERSIONS
 
 Listener = Callable[[str, str, Object | None, Object | None], None]  # kind, key, before, after
 REMEMBERED_DELETES: Final = 50_000
@@ -70,6 +71,9 @@ class LocalCopy:
         """The object is now so, unless we know better."""
         if uid(obj) in self._deleted:
             return
+        if "kind" not in obj and kind in API_VERSIONS:
+            # The items of a list do not say what they are; whoever makes owner references needs to know.
+            obj = {"apiVersion": API_VERSIONS[kind], "kind": kind.split(".", 1)[0], **obj}
         held = self._objects.setdefault(kind, {})
         key_ = key(obj)
         known = held.get(key_)

@@ -25,7 +25,7 @@ from makeway.kinds.metadata import (
     terminating,
     uid,
 )
-from makeway.kube import preempting, standing
+from makeway.kube import preempting, standing, words
 from makeway.kube.actions import (
     Action,
     Create,
@@ -181,7 +181,8 @@ class Evictor:
 
     def _disruption_message(self, evict: Evict, trigger: Object | None) -> str:
         scheduler = pod.scheduler_name(trigger) if trigger is not None else "makeway"
-        if self._is_gang(evict) and trigger is not None:
+        job_level = self._is_gang(evict) or scheduler == words.KOORDINATOR
+        if job_level and trigger is not None:
             message = (
                 f"{scheduler}: preempting to accommodate higher priority pods, "
                 f"preemptor: {evict.preemptor}, triggerPod: {key(trigger)}"

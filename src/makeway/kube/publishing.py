@@ -5,13 +5,14 @@ A reason that changes is rewritten at once a few times in a row, then now and th
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
 
 from makeway.control.clock import timestamp
 from makeway.kinds import conditions, pod
-from makeway.kinds.metadata import Object, spec, status, terminating
+from makeway.kinds.metadata import Object, key, spec, status, terminating
 from makeway.kube import standing, words
 from makeway.kube.actions import Action, Tell, patch_status, pod_event, pod_status, workload_event
 from makeway.kube.projection import Projection
@@ -46,11 +47,13 @@ class Publisher:
         self._projection = projection
         self._told: dict[str, Told] = {}
         self._deferred: dict[str, Wait] = {}  # reasons that are to be published later
+        self._bound: Collection[str] = ()  # pods that the plan at hand binds
         self.later: float | None = None  # a status that was held back is due then
 
-    def begin(self) -> None:
-        """A new plan: what is still late is reckoned anew."""
+    def begin(self, bound: Collection[str] = ()) -> None:
+        """A new plan: what is still late is reckoned anew, and whom it binds has nothing to wait for."""
         self.later = None
+        self._bound = bound
         if len(self._told) > MOST_REMEMBERED:
             self._told.clear()  # costs a rewrite at most
 
@@ -92,14 +95,17 @@ class Publisher:
                 self._remind(now + (1 - told.left) * REWRITE_EVERY_S)
                 return []
         self._deferred.pop(wait.workload, None)
-        asked = model.pod_sets if model is not None and message != NOT_ALL_READY else ()
+        # Who was not looked at has not been asked what it needs.
+        looked_at = message != NOT_ALL_READY and wait.reason.kind not in SILENT
+        asked = model.pod_sets if model is not None and looked_at else ()
         change = standing.wait(found, reason, message, asked, now)
+        was_silent = told.sense[-1] in SILENT
         told.sense, told.left = sense, max(0.0, told.left - 1)
-        if not change:
-            return []
-        if message == NOT_ALL_READY or wait.reason.kind in SILENT:
-            return [patch_status("Workload", found, change)]
         event = workload_event(found, reason, message, warning=True)
+        if not change:
+            return [event] if was_silent and looked_at else []
+        if not looked_at:
+            return [patch_status("Workload", found, change)]
         return [patch_status("Workload", found, change, event)]
 
     def _remind(self, at: float) -> None:
@@ -112,6 +118,8 @@ class Publisher:
         for found in self._world.pods_of(wait.workload):
             if spec(found).get("nodeName") or pod.gates(found) or terminating(found):
                 continue
+            if key(found) in self._bound:
+                continue  # where only some of its pods fit, the others wait
             node = str(status(found).get("nominatedNodeName") or "")
             if wait.reason.kind != "waiting-for-victims":
                 node = ""

@@ -27,6 +27,7 @@ Usage = dict[tuple[str, str], int]  # (flavor, resource) -> amount
 
 def reconcile_cluster_queue(queue: Json, world: World, now: float) -> Steps:
     steps = Steps()
+    _guard("ClusterQueue", queue, steps)
     reserving = world.copy.by("workloads by cluster queue", name(queue))
     if terminating(queue) and not reserving and RESOURCE_IN_USE in finalizers(queue):
         rest = [f for f in finalizers(queue) if f != RESOURCE_IN_USE]
@@ -42,6 +43,13 @@ def reconcile_cluster_queue(queue: Json, world: World, now: float) -> Steps:
     wanted |= _share("ClusterQueue", queue, world)
     _write("ClusterQueue", queue, changed, wanted, steps)
     return steps
+
+
+def _guard(kind: str, obj: Json, steps: Steps) -> None:
+    """It may only go when nothing uses it any more. The embedded API sees to it on arrival; on a cluster we do."""
+    if not terminating(obj) and RESOURCE_IN_USE not in finalizers(obj):
+        guarded = [*finalizers(obj), RESOURCE_IN_USE]
+        steps.actions.append(patch_object(kind, obj, {"metadata": {"finalizers": guarded}}))
 
 
 def reconcile_local_queue(queue: Json, world: World, now: float) -> Steps:
@@ -224,6 +232,7 @@ def _resource(
 def reconcile_flavor(flavor: Json, world: World) -> Steps:
     """A flavor that is being deleted stays while a queue names it."""
     steps = Steps()
+    _guard("ResourceFlavor", flavor, steps)
     if not terminating(flavor) or RESOURCE_IN_USE not in finalizers(flavor):
         return steps
     if any(name(flavor) in flavor_names(queue) for queue in world.copy.all("ClusterQueue")):

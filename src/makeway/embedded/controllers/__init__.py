@@ -4,6 +4,6 @@ Deciding is pure (`reconcile(object, children, now) -> Plan`), one module per ki
 them, and has the plans carried out.
 """
 
-from makeway.embedded.controllers.driver import Controllers, run_controllers
+from makeway.embedded.controllers.driver import Controllers, run_controllers, run_models
 
-__all__ = ["Controllers", "run_controllers"]
+__all__ = ["Controllers", "run_controllers", "run_models"]

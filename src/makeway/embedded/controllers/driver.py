@@ -133,6 +133,16 @@ class Controllers:
             group.create_task(self._namespaces.run())
             group.create_task(self._podgc.run())
 
+    async def run_models(self) -> None:
+        """Only Models: on a cluster whose own controllers do the rest."""
+        watched = [self.mirrors[resource] for resource in (PODS, PRIORITY_CLASSES, MODELS)]
+        async with asyncio.TaskGroup() as group:
+            for mirror in watched:
+                group.create_task(mirror.reflector.run())
+            for mirror in watched:
+                await mirror.reflector.synced.wait()
+            group.create_task(self._models.run())
+
     def _look_at_job(self, job: Object | None, pods: list[Object]) -> Plan:
         if job is None:
             return jobs.release_orphans(pods)
@@ -227,3 +237,8 @@ async def run_controllers(
 ) -> None:
     """What a cluster's controller-manager would do, until cancelled."""
     await Controllers(client, clock, profiles).run()
+
+
+async def run_models(client: Client, profiles: Mapping[str, Any] | None = None) -> None:
+    """Pods for Models on a cluster without KubeAI, until cancelled."""
+    await Controllers(client, None, profiles).run_models()

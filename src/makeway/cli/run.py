@@ -1,0 +1,68 @@
+"""`makeway run`: what the Deployment starts; outside a cluster it uses the kubeconfig."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import uuid
+from pathlib import Path
+
+from makeway.cli.logs import set_up_logs
+from makeway.cli.output import out
+from makeway.client import ApiError, Client, from_kubeconfig
+from makeway.control.clock import SystemClock
+from makeway.control.config import Configuration, Makeway, load
+from makeway.control.metrics import Metrics
+from makeway.embedded.controllers import run_models
+from makeway.kube.endpoints import Health, serve_endpoints
+from makeway.kube.install import DEFINITIONS, is_ours
+from makeway.kube.replica import Replica, run_replica
+
+MODELS = "models.kubeai.org"
+
+
+def run(config: Path | None, kubeconfig: str, listen: str, namespace: str, log_format: str) -> None:
+    set_up_logs(log_format, verbose=out.verbose)
+    # On a cluster others schedule too: unlike on one machine, only who asks for makeway gets it.
+    default = Configuration(makeway=Makeway(scheduler_names=("makeway",)))
+    replica = Replica(
+        connection=from_kubeconfig(kubeconfig),
+        config=load(config) if config is not None else default,
+        clock=SystemClock(),
+        identity=_identity(),
+        namespace=namespace,
+        duties=(_serve_models,),
+    )
+    asyncio.run(_run(replica, listen))
+
+
+async def _run(replica: Replica, listen: str) -> None:
+    health, metrics = Health(), Metrics(replica.clock)
+    async with serve_endpoints(listen, health, metrics):
+        work = asyncio.create_task(run_replica(replica, health, metrics))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not work.cancelled():
+                raise
+
+
+async def _serve_models(client: Client) -> None:
+    """Where the definition of Models is ours, no KubeAI is there to make pods of them."""
+    try:
+        definition = await client.get(DEFINITIONS, MODELS)
+    except ApiError as error:
+        if error.not_found or error.code == 403:
+            return
+        raise
+    if is_ours(definition):
+        await run_models(client)
+
+
+def _identity() -> str:
+    """Two processes of one name would both believe that they lead."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:12]}"

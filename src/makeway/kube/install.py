@@ -1,0 +1,262 @@
+"""Puts makeway into a cluster, renews it there, and takes it away again, without harm to what runs.
+
+Definitions of kinds are ours only where the cluster has none: another owner's (Kueue's, Koordinator's, KubeAI's) stay as
+they are. Uninstalling takes away the program, its rights and its policies; definitions and with them everybody's queues and
+workloads stay unless asked for, since deleting a definition deletes all its objects. What only makeway could remove later
+(its finalizers) it removes itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from makeway.client import ApiError, Client, Resource
+from makeway.client.resource import LEASES
+from makeway.control.clock import parse_timestamp
+from makeway.control.ports import Clock
+from makeway.errors import UserError
+from makeway.kinds.crds import custom_resource_definitions
+from makeway.kube.manifests import PART_OF, Options, cluster_objects
+from makeway.kube.resources import RESOURCES
+
+Object = dict[str, Any]
+Tell = Callable[[str], None]
+
+MANAGER: Final = "makeway-install"
+DEFINITIONS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", False)
+ESTABLISHED_WITHIN_S: Final = 30.0
+FINALIZERS: Final = frozenset({"kueue.x-k8s.io/resource-in-use", "kueue.x-k8s.io/managed"})
+WITH_FINALIZERS: Final = ("ClusterQueue", "ResourceFlavor", "Workload", "Pod")
+# Kueue's own leader election, as its manifests set it up.
+KUEUE_LEASE: Final = ("kueue-system", "c1f6bfd2.kueue.x-k8s.io")
+POLICIES: Final = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+
+PLACES: Final = {
+    "Namespace": Resource("", "v1", "namespaces", False),
+    "ServiceAccount": Resource("", "v1", "serviceaccounts"),
+    "ConfigMap": Resource("", "v1", "configmaps"),
+    "Service": Resource("", "v1", "services"),
+    "Deployment": Resource("apps", "v1", "deployments"),
+    "ClusterRole": Resource("rbac.authorization.k8s.io", "v1", "clusterroles", False),
+    "ClusterRoleBinding": Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", False),
+    "Role": Resource("rbac.authorization.k8s.io", "v1", "roles"),
+    "RoleBinding": Resource("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    "PriorityClass": Resource("scheduling.k8s.io", "v1", "priorityclasses", False),
+    "MutatingAdmissionPolicy": Resource(
+        "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", False
+    ),
+    "MutatingAdmissionPolicyBinding": Resource(
+        "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings", False
+    ),
+    "CustomResourceDefinition": DEFINITIONS,
+}
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in the cluster already and changes what we do."""
+
+    foreign: tuple[str, ...]  # definitions of others
+    unreadable: tuple[
+        str, ...
+    ]  # definitions whose objects cannot be read: their conversion webhook is dead
+    kueue_runs: bool
+    admission_policies: bool
+
+    def notes(self) -> list[str]:
+        said = []
+        if self.foreign:
+            said.append(
+                f"{len(self.foreign)} definitions of others stay as they are: {', '.join(self.foreign)}."
+            )
+        said += [
+            f"The conversion webhook of {name} does not answer: its objects cannot be read."
+            f" Start its owner again, or delete that webhook from the definition."
+            for name in self.unreadable
+        ]
+        if self.kueue_runs:
+            said.append(
+                "Kueue runs here (its lease is fresh): it admits, makeway only places pods on nodes."
+                " Scale Kueue down and makeway takes over what it admitted."
+            )
+        if not self.admission_policies:
+            said.append(
+                "This API server has no MutatingAdmissionPolicy v1 (Kubernetes 1.36): queued jobs are suspended"
+                " a moment after they arrive instead of on arrival, and queued pods have to bring their gate."
+            )
+        return said
+
+
+async def look_around(client: Client, clock: Clock) -> Found:
+    existing = {one["metadata"]["name"]: one for one in await client.list(DEFINITIONS)}
+    wanted = [crd["metadata"]["name"] for crd in custom_resource_definitions()]
+    foreign = tuple(name for name in wanted if name in existing and not is_ours(existing[name]))
+    unreadable = [name for name in foreign if not await _readable(client, existing[name])]
+    return Found(
+        foreign=foreign,
+        unreadable=tuple(unreadable),
+        kueue_runs=await kueue_runs(client, clock),
+        admission_policies=await _serves_policies(client),
+    )
+
+
+async def install(client: Client, options: Options, clock: Clock, tell: Tell) -> Found:
+    """Apply everything; what is there already is brought up to date. Also the upgrade."""
+    found = await look_around(client, clock)
+    for note in found.notes():
+        tell(note)
+    crds = [c for c in custom_resource_definitions() if c["metadata"]["name"] not in found.foreign]
+    for crd in crds:
+        await apply(client, crd)
+    await asyncio.gather(*(_established(client, crd["metadata"]["name"]) for crd in crds))
+    tell(f"{len(crds)} definitions are in place.")
+    for one in cluster_objects(options):
+        if one["kind"] in POLICIES and not found.admission_policies:
+            continue
+        await apply(client, one)
+    tell(f"makeway is installed in namespace {options.namespace}.")
+    return found
+
+
+async def uninstall(
+    client: Client, options: Options, tell: Tell, *, definitions: bool = False
+) -> None:
+    """Take it away in the opposite order: nothing is left that waits for a makeway that is gone."""
+    for one in reversed(cluster_objects(options)):
+        if one["kind"] != "Namespace":
+            await _remove(client, one)
+    freed = await _drop_finalizers(client)
+    tell(f"makeway is gone; {freed} objects no longer wait for it. Workloads that run go on.")
+    if definitions:
+        ours = [crd for crd in await client.list(DEFINITIONS) if is_ours(crd)]
+        for crd in ours:
+            await _remove(client, crd | {"kind": "CustomResourceDefinition"})
+        tell(f"{len(ours)} definitions are gone, and their objects with them.")
+    else:
+        tell("Queues and workloads stay, with their definitions. To delete them too: --definitions")
+    await _remove(client, cluster_objects(options)[0])
+
+
+async def apply(client: Client, obj: Object) -> None:
+    metadata = obj["metadata"]
+    try:
+        await client.patch(
+            PLACES[obj["kind"]],
+            metadata["name"],
+            obj,
+            metadata.get("namespace", ""),
+            kind="apply",
+            field_manager=MANAGER,
+            force=True,
+        )
+    except ApiError as error:
+        raise UserError(
+            f"the API server refused it: {error.message}",
+            where=f"{obj['kind']} {metadata['name']}",
+            hint="Installing takes an administrator's rights.",
+        ) from error
+
+
+async def kueue_runs(client: Client, clock: Clock) -> bool:
+    """Whether Kueue's leader renewed its lease lately."""
+    namespace, name = KUEUE_LEASE
+    try:
+        spec = (await client.get(LEASES, name, namespace)).get("spec") or {}
+    except ApiError as error:
+        if error.not_found or error.code == 403:
+            return False
+        raise
+    if not spec.get("holderIdentity") or not spec.get("renewTime"):
+        return False
+    age = clock.now() - parse_timestamp(spec["renewTime"])
+    return age < float(spec.get("leaseDurationSeconds") or 15)
+
+
+def is_ours(obj: Object) -> bool:
+    labels = obj["metadata"].get("labels") or {}
+    return all(labels.get(key) == value for key, value in PART_OF.items())
+
+
+async def _readable(client: Client, crd: Object) -> bool:
+    """Whether objects can be read in every served version: a dead conversion webhook fails exactly there."""
+    if (crd["spec"].get("conversion") or {}).get("strategy") != "Webhook":
+        return True
+    for version in crd["spec"]["versions"]:
+        if not version.get("served"):
+            continue
+        path = f"/apis/{crd['spec']['group']}/{version['name']}/{crd['spec']['names']['plural']}"
+        try:
+            await client.request("GET", path, params={"limit": "1"})
+        except ApiError as error:
+            if "conversion webhook" in error.message:
+                return False
+            raise
+    return True
+
+
+async def _serves_policies(client: Client) -> bool:
+    try:
+        answer = await client.request("GET", "/apis/admissionregistration.k8s.io/v1")
+    except ApiError as error:
+        if error.not_found:
+            return False
+        raise
+    return any(r["name"] == "mutatingadmissionpolicies" for r in answer.get("resources") or [])
+
+
+async def _established(client: Client, name: str) -> None:
+    try:
+        async with asyncio.timeout(ESTABLISHED_WITHIN_S):
+            while not _is_established(await client.get(DEFINITIONS, name)):
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise UserError(
+            f"was not established within {ESTABLISHED_WITHIN_S:.0f} s.",
+            where=f"CustomResourceDefinition {name}",
+            hint=f"See why: kubectl describe crd {name}",
+        ) from None
+
+
+def _is_established(crd: Object) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or []
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+async def _remove(client: Client, obj: Object) -> None:
+    metadata = obj["metadata"]
+    try:
+        await client.delete(PLACES[obj["kind"]], metadata["name"], metadata.get("namespace", ""))
+    except ApiError as error:
+        if not error.not_found:
+            raise
+
+
+async def _drop_finalizers(client: Client) -> int:
+    """Nobody would remove them any more, and a namespace could never be deleted."""
+    freed = 0
+    for kind in WITH_FINALIZERS:
+        try:
+            found = await client.list(RESOURCES[kind])
+        except ApiError as error:
+            if error.not_found:
+                continue
+            raise
+        for obj in found:
+            kept = [f for f in obj["metadata"].get("finalizers") or [] if f not in FINALIZERS]
+            if len(kept) == len(obj["metadata"].get("finalizers") or []):
+                continue
+            freed += 1
+            await _patch_if_there(client, kind, obj, {"metadata": {"finalizers": kept or None}})
+    return freed
+
+
+async def _patch_if_there(client: Client, kind: str, obj: Object, body: Object) -> None:
+    metadata = obj["metadata"]
+    try:
+        await client.patch(RESOURCES[kind], metadata["name"], body, metadata.get("namespace", ""))
+    except ApiError as error:
+        if not error.not_found:
+            raise

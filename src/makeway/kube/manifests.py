@@ -1,0 +1,245 @@
+"""All that `makeway install` puts into a cluster, as objects: pure data, also written to `deploy/` as a kustomize base.
+
+The ClusterRole is the whole list of what makeway may do. Reading follows from the kinds that the adapter watches;
+writing is listed by hand, one line per thing that it does.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from makeway import __version__
+from makeway.kinds.crds import custom_resource_definitions
+from makeway.kube.policies import policies
+from makeway.kube.resources import KUEUE, MAKEWAY, RESOURCES
+
+Object = dict[str, Any]
+
+NAME: Final = "makeway"
+NAMESPACE: Final = "makeway-system"
+PORT: Final = 8080
+LEASE: Final = "makeway"
+PART_OF: Final = {"app.kubernetes.io/part-of": "makeway"}
+SELECTOR: Final = {"app.kubernetes.io/name": "makeway"}
+RBAC: Final = "rbac.authorization.k8s.io"
+
+# What is written: group, resources, verbs.
+WRITES: Final = (
+    ("", ("pods",), ("patch", "delete")),  # gates, finalizers; whoever has to go
+    ("", ("pods/status",), ("patch",)),  # why it waits, where it will run
+    ("", ("pods/binding",), ("create",)),
+    ("", ("persistentvolumeclaims",), ("patch",)),  # the chosen node of a volume that binds late
+    ("batch", ("jobs",), ("patch",)),  # suspend and resume
+    (KUEUE, ("workloads",), ("create", "patch", "delete")),
+    (KUEUE, ("clusterqueues", "resourceflavors"), ("patch",)),  # their finalizer
+    (
+        KUEUE,
+        ("workloads/status", "clusterqueues/status", "localqueues/status", "cohorts/status"),
+        ("patch",),
+    ),
+    ("scheduling.sigs.k8s.io", ("podgroups", "podgroups/status"), ("patch",)),
+    ("scheduling.x-k8s.io", ("podgroups", "podgroups/status"), ("patch",)),
+    ("scheduling.k8s.io", ("podgroups/status",), ("patch",)),
+    (MAKEWAY, ("preemptions",), ("create", "patch", "delete")),
+    (MAKEWAY, ("preemptions/status",), ("patch",)),
+    ("events.k8s.io", ("events",), ("create", "patch")),
+    # Models, where no KubeAI is there to make pods of them.
+    ("apiextensions.k8s.io", ("customresourcedefinitions",), ("get",)),
+    ("kubeai.org", ("models",), ("get", "list", "watch", "patch")),
+    ("kubeai.org", ("models/status",), ("patch",)),
+    ("", ("pods", "events"), ("create",)),
+    ("", ("events",), ("patch",)),
+)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    namespace: str = NAMESPACE
+    image: str = f"makeway:{__version__}"
+    replicas: int = 2
+    config: str = ""  # text of the configuration file; empty: the defaults
+
+
+def manifests(options: Options) -> list[Object]:
+    """Everything, in the order in which it can be applied."""
+    return [*custom_resource_definitions(), *cluster_objects(options)]
+
+
+def cluster_objects(options: Options) -> list[Object]:
+    """All but the definitions."""
+    place = options.namespace
+    objects = [
+        _object("v1", "Namespace", place),
+        _object("v1", "ServiceAccount", NAME, place),
+        cluster_role(),
+        _binding("ClusterRoleBinding", "ClusterRole", place),
+        lease_role(place),
+        _binding("RoleBinding", "Role", place),
+        _priority_class(),
+        _config_map(options),
+        *policies(place),
+        _service(place),
+        _deployment(options),
+    ]
+    for one in objects:
+        one["metadata"].setdefault("labels", {}).update(PART_OF)
+    return objects
+
+
+def _object(api: str, kind: str, name: str, namespace: str = "", **more: Any) -> Object:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
+
+
+# ---- rights ----------------------------------------------------------------------------------------
+
+
+def cluster_role() -> Object:
+    return _object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[*_reads(), *_writes()])
+
+
+def _reads() -> list[Object]:
+    by_group: dict[str, list[str]] = {}
+    for resource in RESOURCES.values():
+        plurals = by_group.setdefault(resource.group, [])
+        if resource.plural not in plurals:
+            plurals.append(resource.plural)
+    return [
+        _rule(group, sorted(plurals), ("get", "list", "watch"))
+        for group, plurals in by_group.items()
+    ]
+
+
+def _writes() -> list[Object]:
+    return [_rule(group, list(plurals), verbs) for group, plurals, verbs in WRITES]
+
+
+def _rule(group: str, plurals: list[str], verbs: tuple[str, ...]) -> Object:
+    return {"apiGroups": [group], "resources": plurals, "verbs": list(verbs)}
+
+
+def lease_role(namespace: str) -> Object:
+    rules = [
+        # A name cannot be asked for when the object is made: creating stands alone.
+        _rule("coordination.k8s.io", ["leases"], ("create",)),
+        _rule("coordination.k8s.io", ["leases"], ("get", "update")) | {"resourceNames": [LEASE]},
+    ]
+    return _object(f"{RBAC}/v1", "Role", NAME, namespace, rules=rules)
+
+
+def _binding(kind: str, role: str, namespace: str) -> Object:
+    return _object(
+        f"{RBAC}/v1",
+        kind,
+        NAME,
+        namespace if kind == "RoleBinding" else "",
+        roleRef={"apiGroup": RBAC, "kind": role, "name": NAME},
+        subjects=[{"kind": "ServiceAccount", "name": NAME, "namespace": namespace}],
+    )
+
+
+# ---- the program -----------------------------------------------------------------------------------
+
+
+def _priority_class() -> Object:
+    return _object(
+        "scheduling.k8s.io/v1",
+        "PriorityClass",
+        "makeway-critical",
+        value=1_000_000_000,
+        description="For makeway itself: whoever makes way for others must not be pushed aside.",
+    )
+
+
+def _config_map(options: Options) -> Object:
+    config = options.config or (
+        "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
+        "makeway:\n  schedulerNames: [makeway]\n"
+    )
+    return _object("v1", "ConfigMap", NAME, options.namespace, data={"config.yaml": config})
+
+
+def _service(namespace: str) -> Object:
+    return _object(
+        "v1",
+        "Service",
+        NAME,
+        namespace,
+        spec={
+            "selector": SELECTOR,
+            "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
+        },
+    )
+
+
+def _deployment(options: Options) -> Object:
+    probes = {
+        "livenessProbe": _probe("/healthz") | {"initialDelaySeconds": 15, "periodSeconds": 20},
+        "readinessProbe": _probe("/readyz") | {"periodSeconds": 5},
+    }
+    container = {
+        "name": NAME,
+        "image": options.image,
+        "args": [
+            "run",
+            "--config=/etc/makeway/config.yaml",
+            f"--listen=0.0.0.0:{PORT}",
+            "--log-format=json",
+        ],
+        "env": [
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {
+                "name": "POD_NAMESPACE",
+                "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}},
+            },
+        ],
+        "ports": [{"name": "http", "containerPort": PORT}],
+        "resources": {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "2Gi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": "config", "mountPath": "/etc/makeway", "readOnly": True}],
+        **probes,
+    }
+    spread = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": SELECTOR},
+    }
+    pod = {
+        "serviceAccountName": NAME,
+        "priorityClassName": "makeway-critical",
+        # Placed by the cluster's own scheduler: nobody can start by placing himself.
+        "schedulerName": "default-scheduler",
+        "affinity": {
+            "podAntiAffinity": {
+                "preferredDuringSchedulingIgnoredDuringExecution": [
+                    {"weight": 100, "podAffinityTerm": spread}
+                ]
+            }
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 65532,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": "config", "configMap": {"name": NAME}}],
+    }
+    return _object(
+        "apps/v1",
+        "Deployment",
+        NAME,
+        options.namespace,
+        spec={
+            "replicas": options.replicas,
+            "selector": {"matchLabels": SELECTOR},
+            "template": {"metadata": {"labels": SELECTOR | PART_OF}, "spec": pod},
+        },
+    )
+
+
+def _probe(path: str) -> Object:
+    return {"httpGet": {"path": path, "port": "http"}}

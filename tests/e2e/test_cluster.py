@@ -1,0 +1,455 @@
+"""What only a real API server can show: our definitions and policies at work, takeover, restarts, and rights.
+
+pytest tests/e2e --backend kube
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from tools.control_plane import free_port
+
+from makeway.client import Client, from_kubeconfig
+from makeway.client.resource import LEASES, PODS
+from makeway.control.clock import SystemClock
+from makeway.kube.install import DEFINITIONS, install, uninstall
+from makeway.kube.manifests import LEASE, NAMESPACE, Options
+from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
+from tests.e2e.harness import Machine, Object, chosen_backend, machine
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(
+        chosen_backend() != "kube" or not kube_available(),
+        reason="needs a real API server: pytest --backend kube",
+    ),
+]
+
+NODE = """
+apiVersion: v1
+kind: Node
+metadata: {name: node-1, annotations: {kwok.x-k8s.io/node: fake}}
+status: {capacity: {cpu: "8", memory: 32Gi, pods: "110"}}
+"""
+QUEUE = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: any}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: lab}
+spec:
+  namespaceSelector: {}
+  preemption: {withinClusterQueue: LowerPriority}
+  resourceGroups:
+    - coveredResources: [cpu]
+      flavors: [{name: any, resources: [{name: cpu, nominalQuota: 4}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: lab, namespace: default}
+spec: {clusterQueue: lab}
+"""
+
+
+def job(name: str, cpu: int = 2, queue: str = "lab", **template: Any) -> str:
+    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": str(cpu)}}}
+    return json.dumps(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "labels": {"kueue.x-k8s.io/queue-name": queue} if queue else {},
+            },
+            "spec": {
+                "template": {
+                    "metadata": template,
+                    "spec": {"restartPolicy": "Never", "containers": [container]},
+                }
+            },
+        }
+    )
+
+
+def pod(name: str, **metadata: Any) -> str:
+    container = {"name": "c", "image": "busybox", "resources": {"requests": {"cpu": "1"}}}
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", **metadata},
+            "spec": {"containers": [container]},
+        }
+    )
+
+
+async def as_it_arrives(box: Machine, text: str) -> Object:
+    """The object after admission, without making it."""
+    said = await box.kubectl("create", "-f", "-", "--dry-run=server", "-o", "json", text=text)
+    found: Object = json.loads(said)
+    return found
+
+
+# ---- admission -------------------------------------------------------------------------------------
+
+
+async def test_queued_jobs_arrive_suspended_and_others_do_not() -> None:
+    async with machine() as box:
+        assert (await as_it_arrives(box, job("queued")))["spec"]["suspend"] is True
+        assert not (await as_it_arrives(box, job("free", queue="")))["spec"].get("suspend")
+
+
+async def test_queued_pods_arrive_gated_and_with_our_scheduler() -> None:
+    async with machine() as box:
+        queued = pod("queued", labels={"kueue.x-k8s.io/queue-name": "lab"})
+        found = await as_it_arrives(box, queued)
+        assert [gate["name"] for gate in found["spec"]["schedulingGates"]] == [
+            "kueue.x-k8s.io/admission",
+            "kueue.x-k8s.io/topology",
+        ]
+        assert found["metadata"]["finalizers"] == ["kueue.x-k8s.io/managed"]
+        assert found["metadata"]["labels"]["kueue.x-k8s.io/managed"] == "true"
+        assert found["spec"]["schedulerName"] == "makeway"
+        plain = await as_it_arrives(box, pod("plain"))
+        assert "schedulingGates" not in plain["spec"]
+        assert plain["spec"]["schedulerName"] == "default-scheduler"
+
+
+async def test_a_pod_of_a_queued_job_is_not_queued_once_more() -> None:
+    async with machine() as box:
+        owner = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "name": "j",
+            "uid": "1",
+            "controller": True,
+        }
+        labels = {"kueue.x-k8s.io/queue-name": "lab"}
+        found = await as_it_arrives(box, pod("child", labels=labels, ownerReferences=[owner]))
+        assert "schedulingGates" not in found["spec"]
+
+
+async def test_pods_of_admitted_workloads_are_placed_by_makeway_unless_others_are_to() -> None:
+    async with machine() as box:
+        admitted = {"annotations": {"kueue.x-k8s.io/workload": "w"}}
+        found = await as_it_arrives(box, pod("admitted", **admitted))
+        assert found["spec"]["schedulerName"] == "makeway"
+        external = admitted | {"labels": {"makeway.dev/placement": "external"}}
+        found = await as_it_arrives(box, pod("external", **external))
+        assert found["spec"]["schedulerName"] == "default-scheduler"
+
+
+async def test_where_a_default_queue_exists_who_names_none_gets_it() -> None:
+    async with machine() as box:
+        await box.apply(QUEUE.replace("name: lab, namespace", "name: default, namespace"))
+
+        async def known() -> bool:
+            # The server's own copy of parameters follows a moment later.
+            found = await as_it_arrives(box, job("j", queue=""))
+            labels = found["metadata"].get("labels", {})
+            return bool(labels.get("kueue.x-k8s.io/queue-name") == "default")
+
+        await box.until(known, what="a job without a queue gets the default one")
+        assert (await as_it_arrives(box, job("j", queue="")))["spec"]["suspend"] is True
+
+
+@pytest.mark.parametrize(
+    ("saves", "grace"), [("45s", 50), ("2m", 125), ("1h", 600), ("10s", 30), ("soon", 30)]
+)
+async def test_who_saves_on_sigterm_gets_the_time_for_it(saves: str, grace: int) -> None:
+    async with machine() as box:
+        annotated = pod("saver", annotations={"makeway.dev/checkpoint-on-term": saves})
+        found = await as_it_arrives(box, annotated)
+        assert found["spec"]["terminationGracePeriodSeconds"] == grace
+
+
+async def test_queues_and_flavors_stay_while_they_are_in_use() -> None:
+    async with machine() as box:
+        await box.apply(NODE)
+        await box.apply(QUEUE)
+        await box.apply(job("works"))
+        await box.settled()
+        await box.kubectl("delete", "clusterqueue", "lab", "--wait=false")
+        await box.kubectl("delete", "resourceflavor", "any", "--wait=false")
+        await box.settled()
+        assert "deletionTimestamp" in (await box.get("clusterqueue", "lab"))["metadata"]
+        await box.kubectl("delete", "job", "works")
+
+        async def all_gone() -> bool:
+            left = await box.list("clusterqueues"), await box.list("resourceflavors")
+            return left == ([], [])
+
+        await box.until(all_gone, timeout_s=30, what="the queue and its flavor go")
+
+
+# ---- definitions -----------------------------------------------------------------------------------
+
+
+async def test_both_versions_of_a_queue_mean_the_same() -> None:
+    async with machine() as box:
+        old = QUEUE.replace("v1beta2", "v1beta1").replace(
+            "  preemption:", "  cohort: all\n  preemption:"
+        )
+        await box.apply(NODE)
+        await box.apply(old)
+        await box.settled()
+        (queue,) = box.loop.state.queues.values()
+        assert queue.cohort == "all"
+        await box.apply(job("one"))
+        await box.settled()
+        assert "True" in await box.kubectl("get", "workloads.v1beta1.kueue.x-k8s.io")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("nominalQuota: 4", "nominalQuota: 4, borrowingLimit: 1"),
+            "borrowingLimit must be nil when cohort is empty",
+        ),
+        (
+            ("withinClusterQueue: LowerPriority", "borrowWithinCohort: {policy: LowerPriority}"),
+            "reclaimWithinCohort=Never and borrowWithinCohort.Policy!=Never",
+        ),
+        (
+            ("coveredResources: [cpu]", "coveredResources: [cpu, memory]"),
+            "same number of resources",
+        ),
+        (("nominalQuota: 4", "nominalQuota: four"), "should match"),
+        (("LowerPriority}", "Sometimes}"), 'Unsupported value: "Sometimes"'),
+    ],
+)
+async def test_mistakes_are_refused_by_the_server_itself(
+    change: tuple[str, str], said: str
+) -> None:
+    async with machine() as box:
+        wrong = QUEUE.replace(*change)
+        assert said in await box.kubectl("apply", "-f", "-", text=wrong, fails=True)
+
+
+# ---- installing ------------------------------------------------------------------------------------
+
+
+async def test_installing_twice_changes_nothing_and_others_definitions_stay() -> None:
+    async with kube_backend() as world:
+        foreign = await world.admin.get(DEFINITIONS, "podgroups.scheduling.x-k8s.io")
+        labels = {"metadata": {"labels": {"app.kubernetes.io/part-of": "scheduler-plugins"}}}
+        await world.admin.patch(DEFINITIONS, foreign["metadata"]["name"], labels)
+        try:
+            before = await versions(world)
+            found = await install(world.admin, Options(replicas=0), SystemClock(), lambda _: None)
+            assert found.foreign == ("podgroups.scheduling.x-k8s.io",)
+            assert await versions(world) == before
+        finally:
+            ours = {"metadata": {"labels": {"app.kubernetes.io/part-of": "makeway"}}}
+            await world.admin.patch(DEFINITIONS, foreign["metadata"]["name"], ours)
+
+
+async def versions(world: Kube) -> dict[str, str]:
+    found = await world.admin.list(DEFINITIONS)
+    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
+
+
+async def test_uninstalling_leaves_running_work_alone_and_nothing_stuck() -> None:
+    said: list[str] = []
+    async with machine() as box:
+        await box.apply(NODE)
+        await box.apply(QUEUE)
+        await box.apply(job("goes-on"))
+        await box.settled()
+        (before,) = await box.list("pods")
+        world = box.backend
+        assert isinstance(world, Kube)
+    try:
+        await uninstall_and_look(world, before, said)
+    finally:
+        async with Client(from_kubeconfig(world.kubeconfig)) as admin:
+            await back_again(admin)
+
+
+async def uninstall_and_look(world: Kube, before: Object, said: list[str]) -> None:
+    async with Client(from_kubeconfig(world.kubeconfig)) as admin:
+        await uninstall(admin, Options(), said.append)
+        (after,) = await admin.list(PODS, "default")
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        assert "deletionTimestamp" not in after["metadata"]
+        assert any("Workloads that run go on" in sentence for sentence in said)
+        for path in ("clusterqueues", "resourceflavors"):
+            listed = await admin.request("GET", f"/apis/kueue.x-k8s.io/v1beta2/{path}")
+            assert all(not one["metadata"].get("finalizers") for one in listed["items"])
+
+
+async def back_again(admin: Client) -> None:
+    """Install for the tests that follow; a namespace on its way out has to be gone first."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await install(admin, Options(replicas=0), SystemClock(), lambda _: None)
+                return
+            except Exception:
+                await asyncio.sleep(0.5)
+
+
+# ---- takeover --------------------------------------------------------------------------------------
+
+
+class Process:
+    """`makeway run` as a process of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.port = port
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://127.0.0.1:{self.port}{path}") as answer,
+        ):
+            return answer.status, await answer.text()
+
+    async def leads(self) -> bool:
+        with contextlib.suppress(aiohttp.ClientError):
+            return "\nmakeway_leader 1\n" in (await self.get("/metrics"))[1]
+        return False
+
+    async def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def replica(world: Kube, name: str) -> AsyncIterator[Process]:
+    port = free_port()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "makeway.cli.main",
+        "run",
+        f"--kubeconfig={world.scheduler_kubeconfig}",
+        f"--listen=127.0.0.1:{port}",
+        "--log-format=json",
+        env={**os.environ, "POD_NAME": name, "HOME": str(world.home)},
+        stderr=(world.home / f"{name}.log").open("ab"),
+    )
+    made = Process(process, port)
+    try:
+        yield made
+    finally:
+        await made.stop(signal.SIGKILL)
+
+
+async def eventually(question: Any, within_s: float, what: str) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            while not await question():
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"never happened: {what}") from None
+
+
+async def test_when_the_leader_is_killed_the_other_takes_over_within_20_s() -> None:
+    async with kube_backend() as world, Client(from_kubeconfig(world.kubeconfig)) as admin:
+        nodes = asyncio.create_task(world._pretend())
+        try:
+            async with replica(world, "one") as one:
+                await eventually(one.leads, 20, "the first leads")
+                assert (await one.get("/healthz"))[0] == 200
+                assert (await one.get("/readyz"))[0] == 200
+                async with replica(world, "two") as two:
+                    await eventually(lambda: ready(two), 20, "the second is ready")
+                    assert not await two.leads(), logs(world, "one", "two")
+                    await kubectl(world, NODE + "---" + QUEUE)
+                    await kubectl(world, job("first"))
+                    await eventually(lambda: count_running(admin, 1), 20, "the first job runs")
+
+                    await one.stop(signal.SIGKILL)
+                    killed_at = time.monotonic()
+                    await kubectl(world, job("second"))
+
+                    await eventually(two.leads, 21, "the second leads")
+                    assert time.monotonic() - killed_at <= 20
+                    runs = eventually(lambda: count_running(admin, 2), 20, "the second job runs")
+                    try:
+                        await runs
+                    except AssertionError as never:
+                        raise AssertionError(logs(world, "one", "two")) from never
+                    lease = await admin.get(LEASES, LEASE, NAMESPACE)
+                    assert lease["spec"]["holderIdentity"].startswith("two_")
+                    assert lease["spec"]["leaseTransitions"] == 1
+        finally:
+            nodes.cancel()
+
+
+async def test_a_leader_that_is_told_to_stop_hands_over_at_once() -> None:
+    async with (
+        kube_backend() as world,
+        replica(world, "one") as one,
+        replica(world, "two") as two,
+    ):
+        await eventually(lambda: any_leads(one, two), 20, "one of them leads")
+        first, second = (one, two) if await one.leads() else (two, one)
+        await eventually(lambda: ready(second), 20, "the other is ready")
+        await first.stop(signal.SIGTERM)
+        assert first.process.returncode == 0
+        await eventually(second.leads, 6, "the other leads")
+
+
+def logs(world: Kube, *names: str) -> str:
+    return "".join((world.home / f"{name}.log").read_text() for name in names)
+
+
+async def any_leads(*replicas: Process) -> bool:
+    return any([await one.leads() for one in replicas])
+
+
+async def ready(one: Process) -> bool:
+    with contextlib.suppress(aiohttp.ClientError):
+        return (await one.get("/readyz"))[0] == 200
+    return False
+
+
+async def kubectl(world: Kube, text: str) -> None:
+    box = Machine.__new__(Machine)
+    box.backend = world
+    await box.apply(text)
+
+
+async def count_running(admin: Client, wanted: int) -> bool:
+    found = await admin.list(PODS, "default")
+    return bool(sum(one["status"]["phase"] == "Running" for one in found) == wanted)
+
+
+# ---- trouble ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.environ.get("MAKEWAY_CLUSTER") == "existing", reason="restarts the server")
+async def test_it_goes_on_when_the_api_server_restarts() -> None:
+    async with machine() as box:
+        await box.apply(NODE)
+        await box.apply(QUEUE)
+        await box.apply(job("before"))
+        await box.settled()
+        plane = control_plane()
+        await asyncio.to_thread(plane.stop_one, "kube-apiserver", kill=True)
+        await asyncio.sleep(1)
+        await asyncio.to_thread(plane.start_server)
+        await box.apply(job("after"))
+
+        async def both() -> bool:
+            return await count_running(box.client, 2)
+
+        await box.until(both, timeout_s=60, what="both jobs run")
