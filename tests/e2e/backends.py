@@ -13,7 +13,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -76,8 +76,9 @@ class Embedded:
     name = "embedded"
     quiet_s = 0.3
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, without: Collection[str] = ()) -> None:
         self.server = server
+        self._without = without
         self.home: Path = server.home
         self.kubeconfig: Path = server.kubeconfig
 
@@ -88,15 +89,15 @@ class Embedded:
         return embedded(self.server.socket_path, self.server.token)
 
     def tasks(self, client: Client) -> list[Any]:
-        return [run_controllers(client), run_pretended(client)]
+        return [run_controllers(client, without=self._without), run_pretended(client)]
 
 
 @contextlib.asynccontextmanager
-async def embedded_backend(port: int = 0) -> AsyncIterator[Embedded]:
+async def embedded_backend(port: int = 0, without: Collection[str] = ()) -> AsyncIterator[Embedded]:
     home = Path(tempfile.mkdtemp(prefix="makeway-test-"))
     try:
         async with serving(home, port) as server:
-            yield Embedded(server)
+            yield Embedded(server, without)
     finally:
         shutil.rmtree(home, ignore_errors=True)
 

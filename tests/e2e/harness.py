@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,11 +132,12 @@ async def machine(
     port: int = 0,
     bind_first_fit: bool = False,
     backend: str = "",
+    without: Collection[str] = (),
 ) -> AsyncIterator[Machine]:
-    """`backend` is embedded or kube; without it, what the test run was asked for."""
+    """`backend` is embedded or kube; without it, what the test run was asked for. `without` are kinds that nobody runs."""
     real = (backend or chosen_backend()) == "kube"
     place: contextlib.AbstractAsyncContextManager[Backend]
-    place = kube_backend() if real else embedded_backend(port)
+    place = kube_backend() if real else embedded_backend(port, without)
     clock = SystemClock()
     async with place as world, Client(world.scheduler()) as client:
         ready = asyncio.Event()

@@ -369,9 +369,16 @@ def _of_table(command: str, lines: list[str]) -> Facts:
 def _of_event_table(command: str, lines: list[str]) -> Facts:
     if not lines:
         return {}
-    rows = sorted({" ".join(line.split()) for line in lines[1:] if not _node_event(line)})
+    told = {" ".join(line.split()) for line in lines[1:] if not _node_event(line)}
+    rows = sorted(told, key=_without_reason)
     header = Key("row", command, "header")
     return {header: " ".join(lines[0].split()), Key("section", command, "events"): rows}
+
+
+def _without_reason(row: str) -> list[str]:
+    """Rows of both sides stand in one order, although reasons of waiting are finer in ours."""
+    words = row.split()
+    return words[:2] + words[3:] if words[1:2] == ["Warning"] else words
 
 
 def _node_event(line: str) -> bool:

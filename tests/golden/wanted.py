@@ -195,9 +195,11 @@ def _more_to_an_error(key: Key, _path: str, want: Any, got: Any, _context: Conte
     return hint or diff
 
 
-def _own_annotation(_key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
+def _own_annotation(key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
+    if want == "<none>" and got == ABSENT:
+        return key.field == "Annotations"  # kubectl says so where there are no annotations at all
     text = f"{path} {got}"
-    return want == ABSENT and bool(re.search(r"(?:^|[. ])makeway\.dev/", text))
+    return want == ABSENT and bool(re.search(r"(?:^|[. {'])makeway\.dev/", text))
 
 
 def _attempt_in_between(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:

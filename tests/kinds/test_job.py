@@ -11,6 +11,10 @@ from makeway.kinds import job
 Object = dict[str, Any]
 
 
+def nothing(kind: str, key: str) -> None:
+    """A Job needs no other object to be read."""
+
+
 def made(status: Object | None = None, notes: dict[str, str] | None = None, **spec: Any) -> Object:
     template = {
         "metadata": {"labels": {"app": "x", "job-name": "train", "controller-uid": "u"}},
@@ -77,7 +81,7 @@ def test_ready_counts_those_that_succeeded_too() -> None:
 
 
 def test_labels_of_the_controller_are_not_part_of_the_pod_set() -> None:
-    (pod_set,) = job.pod_sets(made(parallelism=2))
+    (pod_set,) = job.QueuedJob().pod_sets(made(parallelism=2), nothing)
     assert pod_set["template"]["metadata"] == {"labels": {"app": "x"}}
     assert pod_set["count"] == 2
     assert "minCount" not in pod_set
@@ -93,7 +97,7 @@ UPDATE = {
 
 def test_stopping_undoes_what_starting_did() -> None:
     before = made(suspend=True, parallelism=4, completions=8)
-    (pod_set,) = job.pod_sets(before)
+    (pod_set,) = job.QueuedJob().pod_sets(before, nothing)
     started = merged(before, job.start_patch(before, UPDATE, count=2))
     assert started["spec"]["parallelism"] == 2
     assert started["spec"]["template"]["spec"]["nodeSelector"] == {"zone": "a", "tier": "spot"}

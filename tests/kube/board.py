@@ -173,6 +173,7 @@ class Board:
         self.api = MemoryApi(self.cluster, self.clock)
         self.cluster.writer = cast("Writer", self.api)
         self.cluster.served.update(RESOURCES)
+        self.cluster.world.watched.update(RESOURCES)
         self.cluster.world.subresources.update(f"{kind}/status" for kind in RESOURCES)
         self.loop = Loop(self.cluster, self.clock, policy_of(self.config))
 

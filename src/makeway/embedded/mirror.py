@@ -27,6 +27,7 @@ class Mirror:
 
     def __init__(self, client: Client, resource: Resource, api_version: str, kind: str) -> None:
         self.resource = resource
+        self.kind = kind
         self.objects: dict[Key, Object] = {}
         self.reflector = Reflector[Object](client, resource, self._hear)
         self._identity = {"apiVersion": api_version, "kind": kind}

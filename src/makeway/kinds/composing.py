@@ -88,8 +88,10 @@ def priority_class_from(obj: Json) -> PriorityClass:
     )
 
 
-def resolve_priority(job: Json, pod_sets: Iterable[Json], classes: Classes) -> Priority:
-    """The class the job names, else the first template's, else the global default, else 0."""
+def resolve_priority(
+    job: Json, pod_sets: Iterable[Json], classes: Classes, own_class: str = ""
+) -> Priority:
+    """The class the job names, else that of its kind's own field, the first template's, the global default, or 0."""
     wanted = labels(job).get(PRIORITY_CLASS)
     if wanted:
         if wanted not in classes.workload:
@@ -97,7 +99,9 @@ def resolve_priority(job: Json, pod_sets: Iterable[Json], classes: Classes) -> P
         ref = ("kueue.x-k8s.io", "WorkloadPriorityClass", wanted)
         return Priority(value=classes.workload[wanted].value, ref=ref)
     templates = (pod_set["template"].get("spec") or {} for pod_set in pod_sets)
-    named = next((s["priorityClassName"] for s in templates if s.get("priorityClassName")), None)
+    named = own_class or next(
+        (s["priorityClassName"] for s in templates if s.get("priorityClassName")), None
+    )
     found = classes.pod.get(named) if named else classes.default()
     if found is None:
         if named:

@@ -7,6 +7,7 @@ stop it, it is suspended again, and its template is put back as the Workload rem
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from makeway.kinds import composing, conditions
@@ -23,6 +24,7 @@ from makeway.kinds.metadata import (
     spec,
     status,
 )
+from makeway.kinds.queued import Find, QueuedKind, Slot, Stop
 
 API_VERSION: Final = "batch/v1"
 KIND: Final = "Job"
@@ -61,22 +63,6 @@ def pod_count(job: Json) -> int:
 def min_count(job: Json) -> int | None:
     """Partial admission may go down to this."""
     return integer(annotations_of(job).get(MIN_PARALLELISM, ""))
-
-
-def pod_sets(job: Json) -> list[Object]:
-    template = spec(job).get("template") or {}
-    pod_set: Object = {
-        "name": "main",
-        "count": pod_count(job),
-        "template": composing.template_from(
-            template.get("metadata") or {}, template.get("spec") or {}
-        ),
-        "topologyRequest": {"podIndexLabel": COMPLETION_INDEX},
-    }
-    fewest = min_count(job)
-    if fewest is not None:
-        pod_set["minCount"] = fewest
-    return [pod_set]
 
 
 def active(job: Json) -> bool:
@@ -203,3 +189,56 @@ def _template_spec(job: Json) -> Json:
     template: Json = spec(job).get("template") or {}
     found: Json = template.get("spec") or {}
     return found
+
+
+class QueuedJob(QueuedKind):
+    """A Job stops in two steps: suspended, and once its pods are told, put back as it was."""
+
+    kind = KIND
+    api_version = API_VERSION
+    plural = "jobs"
+
+    def slots(self, job: Json, find: Find) -> list[Slot]:
+        return [
+            Slot(
+                name="main",
+                count=pod_count(job),
+                min_count=min_count(job),
+                template=spec(job).get("template") or {},
+                topology={"podIndexLabel": COMPLETION_INDEX},
+            )
+        ]
+
+    def together(self, job: Json) -> bool:
+        return indexed(job)
+
+    def stopping(self, job: Json) -> bool:
+        return STOPPING in annotations_of(job)
+
+    def active(self, job: Json) -> bool:
+        return active(job)
+
+    def finished(self, job: Json) -> tuple[str, str] | None:
+        return finished(job)
+
+    def pods_ready(self, job: Json, counts: Mapping[str, int]) -> bool:
+        return pods_ready(job, counts.get("main", pod_count(job)))
+
+    def reclaimable(self, job: Json) -> list[tuple[str, int]]:
+        return [("main", reclaimable(job))]
+
+    def start_patch(
+        self, job: Json, updates: Mapping[str, Json], counts: Mapping[str, int], find: Find
+    ) -> Object:
+        return start_patch(job, updates["main"], counts.get("main", pod_count(job)))
+
+    def suspend_patch(self) -> Object:
+        return suspend_patch()
+
+    def stop(self, job: Json, pod_sets: Iterable[Json], find: Find) -> Stop:
+        if not suspended(job):
+            return Stop(patch=suspend_patch())
+        if active(job):
+            return Stop()
+        known = next(iter(pod_sets), None)
+        return Stop(patch=restore_patch(job, known), done=STOPPING in annotations_of(job))

@@ -27,10 +27,12 @@ from makeway.engine.fairness import share
 from makeway.engine.state import State
 from makeway.errors import UserError
 from makeway.kinds import pod
+from makeway.kinds.frameworks import JOB_KINDS, RUNTIMES
+from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
 from makeway.kinds.podgroup import gang_of
 from makeway.kinds.preemption import losses
-from makeway.kube import jobs, podgroups, pods, queues, standing, workloads
+from makeway.kube import gated, jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
@@ -96,9 +98,10 @@ class KubeCluster:
             missing = REQUIRED - self.served - set(fresh)
             if missing:
                 raise UserError(f"the API does not serve {', '.join(sorted(missing))}.")
-            reflectors = [self._watch(kind, group) for kind in fresh]
-            for reflector in reflectors:
+            reflectors = {kind: self._watch(kind, group) for kind in fresh}
+            for kind, reflector in reflectors.items():
                 await reflector.synced.wait()
+                self.world.watched.add(kind)
             synced.set()
             await asyncio.sleep(LOOK_FOR_KINDS_EVERY_S)
 
@@ -146,11 +149,15 @@ class KubeCluster:
 
     def _note(self, kind: str, key_: str, before: Object | None, after: Object | None) -> None:
         self._changed.set()
+        if kind in JOB_KINDS or kind in GATED_KINDS:
+            self._mark(kind, key_)
+            if after is None and before is not None:
+                self._mark_workloads(self.copy.by("workloads by owner", uid(before)))
+            return
+        if kind in RUNTIMES:
+            self._mark_all("TrainJob")
+            return
         match kind:
-            case "Job":
-                self._mark("Job", key_)
-                if after is None and before is not None:
-                    self._mark_workloads(self.copy.by("workloads by owner", uid(before)))
             case "Pod":
                 self._note_pod(before, after)
             case "Workload":
@@ -175,7 +182,8 @@ class KubeCluster:
                 space = key_.split("/", 1)[0]
                 self._mark_workloads(self.copy.by("workloads by namespace", space))
             case "PriorityClass" | "WorkloadPriorityClass":
-                self._mark_all("Job")
+                for owners_kind in (*JOB_KINDS, *GATED_KINDS):
+                    self._mark_all(owners_kind)
                 for one in self.copy.all("Pod"):
                     self._mark_pod(one)
                 self._mark_workloads(self.copy.all("Workload"))
@@ -198,6 +206,10 @@ class KubeCluster:
         self._mark_open_preemptions()
 
     def _mark_pod(self, one: Object) -> None:
+        parent = self.world.gated_parent(one)
+        if parent is not None:
+            self._mark(parent[0].kind, key(parent[1]))
+            return
         group = pod.group_of(one)
         if group is not None:
             self._mark("Group", f"{group.namespace}/{group.name}")
@@ -227,8 +239,8 @@ class KubeCluster:
         self._mark_open_preemptions()
 
     def _mark_owner(self, space: str, kind: str, owner: str) -> None:
-        if kind == "Job":
-            self._mark("Job", f"{space}/{owner}")
+        if kind in JOB_KINDS or kind in GATED_KINDS:
+            self._mark(kind, f"{space}/{owner}")
         elif kind == "Pod":
             found = self.copy.get("Pod", f"{space}/{owner}")
             if found is not None:
@@ -296,11 +308,14 @@ class KubeCluster:
         found = self.copy.get(what, key_)
         if found is None:
             return Steps()
+        if what in JOB_KINDS:
+            return self._reconcile_job(what, found, now)
+        if what in GATED_KINDS:
+            managed = self.world.manages_gated(found)
+            return (
+                gated.reconcile(GATED_KINDS[what], found, self.world, now) if managed else Steps()
+            )
         match what:
-            case "Job":
-                return (
-                    jobs.reconcile(found, self.world, now) if self.world.manages(found) else Steps()
-                )
             case "Pod":
                 return pods.reconcile_one(found, self.world, now)
             case "Workload":
@@ -322,6 +337,12 @@ class KubeCluster:
                 return steps
             case _:
                 return Steps()
+
+    def _reconcile_job(self, what: str, found: Object, now: float) -> Steps:
+        kind = JOB_KINDS[what]
+        if not kind.queues(found) or not self.world.manages(found):
+            return Steps()
+        return jobs.reconcile(kind, found, self.world, now)
 
     def _too_soon(self, task: Task, now: float) -> bool:
         """Counts of a queue change with every workload: write them a few times a second, not a thousand."""

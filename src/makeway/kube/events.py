@@ -16,7 +16,6 @@ from makeway.kube.actions import ADMISSION, Tell
 
 __all__ = [
     "ADMISSION",
-    "JOB_CONTROLLER",
     "POD_CONTROLLER",
     "WORKLOAD_CONTROLLER",
     "Scribe",
@@ -25,7 +24,6 @@ __all__ = [
 ]
 
 WORKLOAD_CONTROLLER: Final = "kueue-workload-controller"
-JOB_CONTROLLER: Final = "batch/job-kueue-controller"
 POD_CONTROLLER: Final = "pod-kueue-controller"
 MAX_NOTE: Final = 1024
 SERIES_ENDS_AFTER_S: Final = 360.0

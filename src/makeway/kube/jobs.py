@@ -1,20 +1,21 @@
-"""A queued batch Job and its Workload: made, started, stopped, finished, in step with each other.
+"""A queued job and its Workload: made, started, stopped, finished, in step with each other.
 
 `reconcile` looks at both as they are and says what to do next. It is called again whenever one of them changes, so each call
-takes one step; a restart in the middle of anything goes on with the next.
+takes one step; a restart in the middle of anything goes on with the next. What differs between kinds of jobs is in
+`makeway.kinds.frameworks`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from makeway.kinds import composing, conditions, job
+from makeway.kinds import composing, conditions
 from makeway.kinds.metadata import (
     JOB_UID,
     PREBUILT_WORKLOAD,
     PRIORITY_CLASS,
+    QUEUE_NAME,
     RESOURCE_IN_USE,
-    STOPPING,
     Json,
     Object,
     annotations_of,
@@ -22,6 +23,7 @@ from makeway.kinds.metadata import (
     finalizers,
     key,
     labels,
+    metadata,
     name,
     namespace,
     owners,
@@ -29,6 +31,7 @@ from makeway.kinds.metadata import (
     terminating,
     uid,
 )
+from makeway.kinds.queued import CannotQueue, QueuedKind
 from makeway.kube import standing, starting
 from makeway.kube.actions import (
     Create,
@@ -40,7 +43,6 @@ from makeway.kube.actions import (
     patch_object,
     patch_status,
 )
-from makeway.kube.events import JOB_CONTROLLER
 from makeway.kube.world import World
 
 UNDECIDED_AFTER_S: Final = 1.5  # creation times have whole seconds
@@ -48,141 +50,255 @@ UNDECIDED_AFTER_S: Final = 1.5  # creation times have whole seconds
 INJECTED: Final = ("nodeSelector", "tolerations", "schedulingGates")
 
 
-def reconcile(queued: Json, world: World, now: float) -> Steps:
-    """The next step for a Job that queues."""
-    steps = Steps()
-    owned = world.copy.by("workloads by owner", uid(queued))
-    workload = next((w for w in owned if name(w) == expected_name(queued)), None)
-    for other in owned:
-        if other is not workload and not terminating(other):
-            gone = tell(queued, "DeletedWorkload", f"Deleted not matching Workload: {key(other)}")
-            steps.actions.append(delete_object("Workload", other, gone))
-    if workload is None and _adopt(queued, world, steps):
-        pass
-    elif workload is None:
-        _compose(queued, world, steps)
-    elif standing.finished(workload):
-        _close(queued, workload, steps)
-    elif terminating(workload):
-        _stop(queued, workload, "Workload is deleted", steps)
-        if not _running(queued) and not steps.actions:
-            steps.actions.append(drop_finalizer(workload))
-    elif (over := job.finished(queued)) is not None:
-        note = f"Workload '{key(workload)}' is declared finished"
-        status = standing.finish(workload, *over, now)
-        steps.actions.append(
-            patch_status("Workload", workload, status, tell(queued, "FinishedWorkload", note))
+def reconcile(kind: QueuedKind, queued: Json, world: World, now: float) -> Steps:
+    """The next step for a job that queues."""
+    look = _Look(kind, queued, world, now)
+    look.take_a_step()
+    return look.steps
+
+
+class _Look:
+    """One look at one job; the attributes are what was seen, the methods what follows from it."""
+
+    def __init__(self, kind: QueuedKind, queued: Json, world: World, now: float) -> None:
+        self.kind = kind
+        self.queued = queued
+        self.world = world
+        self.now = now
+        self.steps = Steps()
+
+    def take_a_step(self) -> None:
+        owned = self.world.copy.by("workloads by owner", uid(self.queued))
+        workload = next((w for w in owned if name(w) == self.workload_name()), None)
+        for other in owned:
+            if other is not workload and not terminating(other):
+                self._delete_not_matching(other)
+        if workload is None:
+            if not self._adopt():
+                self._compose()
+        elif standing.finished(workload):
+            self._close(workload)
+        elif terminating(workload):
+            self._stop(workload, "Workload is deleted")
+            if not self._running and not self.steps.actions:
+                self.steps.actions.append(drop_finalizer(workload))
+        elif (over := self.kind.finished(self.queued)) is not None:
+            note = f"Workload '{key(workload)}' is declared finished"
+            status = standing.finish(workload, *over, self.now)
+            self._write_status(workload, status, self._tell("FinishedWorkload", note))
+        elif standing.evicted(workload):
+            self._leave(workload)
+        else:
+            self._follow(workload)
+
+    # What is seen
+
+    def workload_name(self) -> str:
+        prebuilt = annotations_of(self.queued).get(PREBUILT_WORKLOAD)
+        prebuilt = prebuilt or labels(self.queued).get(PREBUILT_WORKLOAD)
+        return prebuilt or composing.workload_name(
+            self.kind.kind, self.kind.group, name(self.queued), uid(self.queued)
         )
-    elif standing.evicted(workload):
-        _leave(queued, workload, steps, now)
-    else:
-        _follow(queued, workload, world, steps, now)
-    return steps
 
+    @property
+    def _suspended(self) -> bool:
+        return self.kind.suspended(self.queued)
 
-def expected_name(queued: Json) -> str:
-    prebuilt = annotations_of(queued).get(PREBUILT_WORKLOAD) or labels(queued).get(
-        PREBUILT_WORKLOAD
-    )
-    return prebuilt or composing.workload_name_of(queued)
+    @property
+    def _running(self) -> bool:
+        return not self._suspended or self.kind.active(self.queued)
 
+    # What is done
 
-def _adopt(queued: Json, world: World, steps: Steps) -> bool:
-    """A Workload that the user made for this Job becomes its own."""
-    found = world.copy.get("Workload", f"{namespace(queued)}/{expected_name(queued)}")
-    if found is None or found.get("metadata", {}).get("ownerReferences"):
-        return False
-    owner = composing.owner_reference(queued, controls=True)
-    body = {"metadata": {"ownerReferences": [owner], "labels": {JOB_UID: uid(queued)}}}
-    steps.actions.append(patch_object("Workload", found, body))
-    return True
+    def _tell(self, reason: str, note: str, *, warning: bool = False, once: bool = False) -> Tell:
+        return Tell(
+            about=about(self.kind.kind, self.queued),
+            type="Warning" if warning else "Normal",
+            reason=reason,
+            note=note,
+            component=self.kind.component,
+            once=once,
+        )
 
+    def _write_status(self, workload: Json, status: Object, *then: Tell) -> None:
+        self.steps.actions.append(patch_status("Workload", workload, status, *then))
 
-def tell(
-    queued: Json, reason: str, note: str, *, warning: bool = False, once: bool = False
-) -> Tell:
-    return Tell(
-        about=about("Job", queued),
-        type="Warning" if warning else "Normal",
-        reason=reason,
-        note=note,
-        component=JOB_CONTROLLER,
-        once=once,
-    )
+    def _write_job(self, body: Object, *then: Tell) -> None:
+        self.steps.actions.append(patch_object(self.kind.kind, self.queued, body, *then))
+
+    def _delete_not_matching(self, workload: Json) -> None:
+        gone = self._tell("DeletedWorkload", f"Deleted not matching Workload: {key(workload)}")
+        self.steps.actions.append(delete_object("Workload", workload, gone))
+
+    def _adopt(self) -> bool:
+        """A Workload that the user made for this job becomes its own."""
+        found = self.world.copy.get("Workload", f"{namespace(self.queued)}/{self.workload_name()}")
+        if found is None or metadata(found).get("ownerReferences"):
+            return False
+        owner = composing.owner_reference(self._identified(), controls=True)
+        body = {"metadata": {"ownerReferences": [owner], "labels": {JOB_UID: uid(self.queued)}}}
+        self.steps.actions.append(patch_object("Workload", found, body))
+        return True
+
+    def _identified(self) -> Json:
+        """Items of a list come without their kind."""
+        return {**self.queued, "apiVersion": self.kind.api_version, "kind": self.kind.kind}
+
+    def _compose(self) -> None:
+        """No Workload yet: make one, once nothing of the job runs."""
+        if terminating(self.queued) or self.kind.finished(self.queued) is not None:
+            return
+        if self._running:
+            self._suspend()
+            return
+        try:
+            pod_sets = self.kind.pod_sets(self.queued, self.world.copy.get)
+            own_class = self.kind.priority_class(self.queued)
+            classes = self.world.classes()
+            priority = composing.resolve_priority(self.queued, pod_sets, classes, own_class)
+        except composing.UnknownClass as unknown:
+            self._complain(f"{unknown.kind}NotFound", str(unknown))
+            return
+        except CannotQueue as refused:
+            self._complain(refused.reason, str(refused))
+            return
+        workload = composing.compose(
+            self._identified(), pod_sets, priority, wl_name=self.workload_name()
+        )
+        made = self._tell("CreatedWorkload", f"Created Workload: {key(workload)}")
+        self.steps.actions.append(Create(kind="Workload", obj=workload, then=(made,)))
+
+    def _complain(self, reason: str, note: str) -> None:
+        self.steps.actions.append(self._tell(reason, note, warning=True, once=True))
+
+    def _close(self, workload: Json) -> None:
+        """Finished: nothing holds the Workload any more."""
+        failed = conditions.reason(workload, standing.FINISHED) == "FailedToStart"
+        if failed and self._running:
+            self._suspend()
+        if RESOURCE_IN_USE in finalizers(workload):
+            self.steps.actions.append(drop_finalizer(workload))
+
+    def _suspend(self) -> None:
+        if not self._suspended:
+            self._write_job(self.kind.suspend_patch())
+
+    def _stop(self, workload: Json, message: str) -> None:
+        """Suspend, and put the templates back as they were."""
+        pod_sets = spec(workload).get("podSets") or []
+        try:
+            step = self.kind.stop(self.queued, pod_sets, self.world.copy.get)
+        except CannotQueue:
+            self._suspend()  # its templates are somewhere else, and gone
+            return
+        if step.patch:
+            self._write_job(step.patch, *((self._tell("Stopped", message),) if step.done else ()))
+
+    def _leave(self, workload: Json) -> None:
+        """Evicted: stop, and when stopped give the quota back."""
+        self._stop(workload, conditions.message(workload, standing.EVICTED))
+        if self._suspended and not self.kind.active(self.queued):
+            self._write_status(workload, standing.release(workload, self.now))
+
+    def _follow(self, workload: Json) -> None:
+        if not self._matches(workload):
+            self._rewrite(workload)
+            return
+        self._follow_priority(workload)
+        if standing.admitted(workload):
+            self._run(workload)
+        elif self._running or self.kind.stopping(self.queued):
+            self._stop(workload, "Not admitted by cluster queue")
+        elif self.world.config.waits_for_pods:
+            standing_still(workload, self.steps, self.now)
+
+    def _run(self, workload: Json) -> None:
+        if self._suspended:
+            self._start(workload)
+            return
+        status = standing.reclaimable(workload, self.kind.reclaimable(self.queued))
+        if self.world.config.waits_for_pods:
+            ready = self.kind.pods_ready(self.queued, _admitted_counts(workload))
+            status |= standing.pods_ready(workload, ready, self.now)
+        if status:
+            self._write_status(workload, status)
+
+    def _start(self, workload: Json) -> None:
+        find = self.world.copy.get
+        try:
+            updates, trouble = self._updates(workload)
+        except (starting.CannotStart, CannotQueue) as conflict:
+            updates, trouble = {}, str(conflict)
+        if trouble:
+            self._write_status(
+                workload, standing.finish(workload, "FailedToStart", trouble, self.now)
+            )
+            return
+        patch = self.kind.start_patch(self.queued, updates, _admitted_counts(workload), find)
+        note = f"Admitted by clusterQueue {standing.cluster_queue(workload)}"
+        self._write_job(patch, self._tell("Started", note))
+
+    def _updates(self, workload: Json) -> tuple[dict[str, Object], str]:
+        """What each template gets, by its own name in the job, and why that is impossible."""
+        updates: dict[str, Object] = {}
+        for slot in self.kind.slots(self.queued, self.world.copy.get):
+            update = starting.pod_update(workload, slot.name.lower(), self.world.flavor)
+            trouble = starting.conflicts(update, metadata(slot.template), spec(slot.template))
+            if trouble:
+                return {}, trouble
+            updates[slot.name] = update
+        return updates, ""
+
+    # Whether the two still say the same
+
+    def _matches(self, workload: Json) -> bool:
+        """Whether the Workload still says what the job says; a job that runs carries what admission added."""
+        if not any(o.get("uid") == uid(self.queued) for o in owners(workload)):
+            return False
+        limit = spec(workload).get("maximumExecutionTimeSeconds")
+        if limit != composing.max_execution_seconds(self.queued):
+            return False
+        try:
+            wanted = self.kind.pod_sets(self.queued, self.world.copy.get)
+        except CannotQueue:
+            return True  # nothing to compare with: what was agreed stays
+        reserved = (
+            standing.has_quota(workload) or not self._suspended or self.kind.stopping(self.queued)
+        )
+        return same_pod_sets(wanted, spec(workload).get("podSets") or [], reserved)
+
+    def _rewrite(self, workload: Json) -> None:
+        """The job was changed: its waiting Workload follows; one that holds quota is made anew."""
+        if standing.has_quota(workload) or not self._suspended:
+            self._delete_not_matching(workload)
+            return
+        body: Object = {
+            "spec": {
+                "podSets": self.kind.pod_sets(self.queued, self.world.copy.get),
+                "maximumExecutionTimeSeconds": composing.max_execution_seconds(self.queued),
+            }
+        }
+        note = f"Updated not matching Workload for suspended job: {key(workload)}"
+        self.steps.actions.append(
+            patch_object("Workload", workload, body, self._tell("UpdatedWorkload", note))
+        )
+        follow_queue(self.queued, workload, self.steps)
+
+    def _follow_priority(self, workload: Json) -> None:
+        """The class the job names now, also while it runs; a class that does not exist changes nothing."""
+        if not standing.has_quota(workload):
+            follow_queue(self.queued, workload, self.steps)
+        body = changed_priority(self.queued, workload, self.world)
+        if body:
+            told = self._tell(
+                "UpdatedWorkload", f"Updated workload priority class: {key(workload)}"
+            )
+            self.steps.actions.append(patch_object("Workload", workload, body, told))
 
 
 def drop_finalizer(workload: Json) -> Patch:
     rest = [f for f in finalizers(workload) if f != RESOURCE_IN_USE]
     return patch_object("Workload", workload, {"metadata": {"finalizers": rest or None}})
-
-
-def _compose(queued: Json, world: World, steps: Steps) -> None:
-    """No Workload yet: make one, once nothing of the job runs."""
-    if terminating(queued) or job.finished(queued) is not None:
-        return
-    if _running(queued):
-        _suspend(queued, steps)
-        return
-    pod_sets = job.pod_sets(queued)
-    try:
-        priority = composing.resolve_priority(queued, pod_sets, world.classes())
-    except composing.UnknownClass as unknown:
-        reason = f"{unknown.kind}NotFound"
-        steps.actions.append(tell(queued, reason, str(unknown), warning=True, once=True))
-        return
-    workload = composing.compose(queued, pod_sets, priority, wl_name=expected_name(queued))
-    made = tell(queued, "CreatedWorkload", f"Created Workload: {key(workload)}")
-    steps.actions.append(Create(kind="Workload", obj=workload, then=(made,)))
-
-
-def _close(queued: Json, workload: Json, steps: Steps) -> None:
-    """Finished: nothing holds the Workload any more."""
-    if conditions.reason(workload, standing.FINISHED) == "FailedToStart" and _running(queued):
-        _suspend(queued, steps)
-    if RESOURCE_IN_USE in finalizers(workload):
-        steps.actions.append(drop_finalizer(workload))
-
-
-def _running(queued: Json) -> bool:
-    return not job.suspended(queued) or job.active(queued)
-
-
-def _suspend(queued: Json, steps: Steps) -> None:
-    if not job.suspended(queued):
-        steps.actions.append(patch_object("Job", queued, job.suspend_patch()))
-
-
-def _stop(queued: Json, workload: Json, message: str, steps: Steps) -> None:
-    """Suspend; when its pods are told to stop, put the template back as it was."""
-    if not job.suspended(queued):
-        _suspend(queued, steps)
-    elif not job.active(queued):
-        pod_sets = spec(workload).get("podSets") or [None]
-        restored = job.restore_patch(queued, pod_sets[0])
-        if restored:
-            stopped = tell(queued, "Stopped", message)
-            then = (stopped,) if STOPPING in annotations_of(queued) else ()
-            steps.actions.append(patch_object("Job", queued, restored, *then))
-
-
-def _leave(queued: Json, workload: Json, steps: Steps, now: float) -> None:
-    """Evicted: stop, and when stopped give the quota back."""
-    _stop(queued, workload, conditions.message(workload, standing.EVICTED), steps)
-    if job.suspended(queued) and not job.active(queued):
-        steps.actions.append(patch_status("Workload", workload, standing.release(workload, now)))
-
-
-def _follow(queued: Json, workload: Json, world: World, steps: Steps, now: float) -> None:
-    if not matches(queued, workload):
-        _rewrite(queued, workload, world, steps)
-        return
-    _follow_priority(queued, workload, world, steps)
-    if standing.admitted(workload):
-        _run(queued, workload, world, steps, now)
-    elif _running(queued) or STOPPING in annotations_of(queued):
-        _stop(queued, workload, "Not admitted by cluster queue", steps)
-    elif world.config.waits_for_pods:
-        standing_still(workload, steps, now)
 
 
 def standing_still(workload: Json, steps: Steps, now: float) -> None:
@@ -197,54 +313,24 @@ def standing_still(workload: Json, steps: Steps, now: float) -> None:
         steps.actions.append(patch_status("Workload", workload, change))
 
 
-def _run(queued: Json, workload: Json, world: World, steps: Steps, now: float) -> None:
-    if job.suspended(queued):
-        _start(queued, workload, world, steps, now)
-        return
-    status = standing.reclaimable(workload, [("main", job.reclaimable(queued))])
-    given = standing.assignments(workload).get("main") or {}
-    count = int(given.get("count") or job.pod_count(queued))
-    if world.config.waits_for_pods:
-        status |= standing.pods_ready(workload, job.pods_ready(queued, count), now)
-    if status:
-        steps.actions.append(patch_status("Workload", workload, status))
+def _admitted_counts(workload: Json) -> dict[str, int]:
+    """Pods by pod set, as admitted; a set without an assignment has the count it asked for."""
+    given = standing.assignments(workload)
+    return {
+        str(s["name"]): int((given.get(s["name"]) or {}).get("count") or s.get("count", 1))
+        for s in spec(workload).get("podSets") or []
+    }
 
 
-def _start(queued: Json, workload: Json, world: World, steps: Steps, now: float) -> None:
-    template = spec(queued).get("template") or {}
-    try:
-        update = starting.pod_update(workload, "main", world.flavor)
-        trouble = starting.conflicts(
-            update, template.get("metadata") or {}, template.get("spec") or {}
-        )
-    except starting.CannotStart as conflict:
-        update, trouble = {}, str(conflict)
-    if trouble:
-        status = standing.finish(workload, "FailedToStart", trouble, now)
-        steps.actions.append(patch_status("Workload", workload, status))
-        return
-    given = standing.assignments(workload).get("main") or {}
-    patch = job.start_patch(queued, update, int(given.get("count") or job.pod_count(queued)))
-    note = f"Admitted by clusterQueue {standing.cluster_queue(workload)}"
-    steps.actions.append(patch_object("Job", queued, patch, tell(queued, "Started", note)))
-
-
-def matches(queued: Json, workload: Json) -> bool:
-    """Whether the Workload still says what the Job says; a Job that runs carries what admission added."""
-    pod_sets = spec(workload).get("podSets") or []
-    if len(pod_sets) != 1 or not any(o.get("uid") == uid(queued) for o in owners(workload)):
+def same_pod_sets(wanted: list[Object], known: list[Object], reserved: bool) -> bool:
+    """With quota `reserved`, what admission may have changed does not count."""
+    if [s["name"] for s in wanted] != [s.get("name") for s in known]:
         return False
-    if spec(workload).get("maximumExecutionTimeSeconds") != composing.max_execution_seconds(queued):
-        return False
-    wanted, known = job.pod_sets(queued)[0], pod_sets[0]
-    reserved = (
-        standing.has_quota(workload)
-        or not job.suspended(queued)
-        or STOPPING in annotations_of(queued)
+    return all(
+        (reserved or not _differs(mine, theirs))
+        and _spec_of(mine, reserved) == _spec_of(theirs, reserved)
+        for mine, theirs in zip(wanted, known, strict=True)
     )
-    if not reserved and _differs(wanted, known):
-        return False
-    return _spec_of(wanted, reserved) == _spec_of(known, reserved)
 
 
 def _differs(wanted: Json, known: Json) -> bool:
@@ -262,53 +348,24 @@ def _spec_of(pod_set: Json, reserved: bool) -> Object:
     }
 
 
-def _rewrite(queued: Json, workload: Json, world: World, steps: Steps) -> None:
-    """The Job was changed: its waiting Workload follows; one that holds quota is made anew."""
-    if standing.has_quota(workload) or not job.suspended(queued):
-        gone = tell(queued, "DeletedWorkload", f"Deleted not matching Workload: {key(workload)}")
-        steps.actions.append(delete_object("Workload", workload, gone))
-        return
-    body: Object = {
-        "spec": {
-            "podSets": job.pod_sets(queued),
-            "maximumExecutionTimeSeconds": composing.max_execution_seconds(queued),
-        }
-    }
-    note = f"Updated not matching Workload for suspended job: {key(workload)}"
-    steps.actions.append(
-        patch_object("Workload", workload, body, tell(queued, "UpdatedWorkload", note))
-    )
-    _follow_queue(queued, workload, steps)
+def follow_queue(queued: Json, workload: Json, steps: Steps) -> None:
+    named = labels(queued).get(QUEUE_NAME, "")
+    if spec(workload).get("queueName") != named:
+        steps.actions.append(patch_object("Workload", workload, {"spec": {"queueName": named}}))
 
 
-def _follow_queue(queued: Json, workload: Json, steps: Steps) -> None:
-    if spec(workload).get("queueName") != job.queue_name(queued):
-        body = {"spec": {"queueName": job.queue_name(queued)}}
-        steps.actions.append(patch_object("Workload", workload, body))
-
-
-def _follow_priority(queued: Json, workload: Json, world: World, steps: Steps) -> None:
-    """The class the Job names now, also while it runs; a class that does not exist changes nothing."""
-    _follow_queue_if_waiting(queued, workload, steps)
+def changed_priority(queued: Json, workload: Json, world: World) -> Object:
+    """The patch that brings a Workload to the class its owner names now."""
     wanted = labels(queued).get(PRIORITY_CLASS)
     known = spec(workload).get("priorityClassRef") or {}
     if not wanted or known.get("name") == wanted:
-        return
+        return {}
     if known and known.get("kind") != "WorkloadPriorityClass":
-        return
+        return {}
     if not known and standing.has_quota(workload):
-        return
+        return {}
     found = world.classes().workload.get(wanted)
     if found is None:
-        return
+        return {}
     ref = ("kueue.x-k8s.io", "WorkloadPriorityClass", wanted)
-    body = {"spec": composing.Priority(value=found.value, ref=ref).as_json()}
-    note = f"Updated workload priority class: {key(workload)}"
-    steps.actions.append(
-        patch_object("Workload", workload, body, tell(queued, "UpdatedWorkload", note))
-    )
-
-
-def _follow_queue_if_waiting(queued: Json, workload: Json, steps: Steps) -> None:
-    if not standing.has_quota(workload):
-        _follow_queue(queued, workload, steps)
+    return {"spec": composing.Priority(value=found.value, ref=ref).as_json()}

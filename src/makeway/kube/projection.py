@@ -30,6 +30,8 @@ from makeway.kinds import (
     workload,
 )
 from makeway.kinds import namespace as namespaces
+from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import (
     PODSET,
     WORKLOAD,
@@ -85,11 +87,6 @@ SIMPLE: Final[dict[str, tuple[type[Any], Callable[[Json], ModelObject]]]] = {
     "Topology": (Topology, topology.read),
     "AdmissionCheck": (AdmissionCheck, admissioncheck.read),
 }
-# Jobs whose pods only make sense together; a Job counts when it is indexed.
-GANG_OWNERS: Final = frozenset(
-    {"JobSet", "PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "TrainJob"}
-    | {"RayJob", "RayCluster", "LeaderWorkerSet"}
-)
 
 
 class Projection:
@@ -145,8 +142,8 @@ class Projection:
             for state in (before, after):
                 if state is not None:
                     self._mark("workload", self.workload_of(state)[0])
-        elif kind == "Job":
-            self._note_job(after or before or {})
+        elif kind in JOB_KINDS or kind in GATED_KINDS:
+            self._note_owner(kind, after or before or {})
         elif kind in POD_GROUPS:
             for member in self._copy.by("pods by gang", key_):
                 self._mark("pod", key(member))
@@ -163,7 +160,9 @@ class Projection:
                 self._known.pop((Pod, key(user)), None)
                 self._mark("pod", key(user))
 
-    def _note_job(self, changed: Json) -> None:
+    def _note_owner(self, kind: str, changed: Json) -> None:
+        for one in self._copy.by("pods by parent", f"{kind}/{key(changed)}"):
+            self._mark("pod", key(one))
         for owned in self._copy.by("workloads by owner", uid(changed)):
             self._mark("workload", key(owned))
         for child in self._copy.by("children", uid(changed)):
@@ -231,6 +230,12 @@ class Projection:
         started = annotations_of(one).get(WORKLOAD)
         if started:
             return WorkloadId(f"{space}/{started}"), labels(one).get(PODSET, "main")
+        parented = self._world.gated_parent(one)
+        if parented is not None:
+            kind, owner = parented
+            return WorkloadId(f"{space}/{kind.workload_of(one, owner)}"), kind.pod_set_of(
+                one, owner
+            )
         if pod.queued(one):
             role = podgroup.role_hash(one) if pod.group_name(one) else "main"
             return WorkloadId(f"{space}/{pod.workload_of_queued(one)}"), role
@@ -394,10 +399,8 @@ class Projection:
     def _gang_of(
         self, found: Json, owner: Json | None, pod_sets: tuple[PodSet, ...], fewest: int | None
     ) -> Gang | None:
-        kinds = {str(o.get("kind")) for o in metadata(found).get("ownerReferences") or []}
         group = owner is not None and bool(pod.group_name(owner))
-        together = group or bool(kinds & GANG_OWNERS)
-        together = together or (owner is not None and "Job" in kinds and job.indexed(owner))
+        together = group or _together(found, owner or {})
         if fewest is not None:
             return Gang(minimums=((pod_sets[0].name, fewest),)) if pod_sets else None
         if not together:
@@ -413,6 +416,17 @@ class Projection:
         if not written:
             return self._assumed.get(key(found), ())
         return placement_from(written)
+
+
+def _together(found: Json, owner: Json) -> bool:
+    """Whether its owner's kind is one whose pods are of use only together."""
+    for reference in metadata(found).get("ownerReferences") or []:
+        kind = str(reference.get("kind"))
+        if kind in JOB_KINDS:
+            return JOB_KINDS[kind].together(owner)
+        if kind in GATED_KINDS:
+            return GATED_KINDS[kind].gang
+    return False
 
 
 def placement_from(written: str) -> tuple[Placed, ...]:

@@ -10,19 +10,27 @@ from typing import Final
 
 from makeway.client.resource import (
     EVENTS,
-    JOBS,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
     Resource,
 )
+from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.gated import GATED_KINDS
+from makeway.kinds.metadata import group_of
 
 KUEUE: Final = "kueue.x-k8s.io"
 KUEUE_VERSION: Final = "v1beta2"
 MAKEWAY: Final = "makeway.dev"
+TRAINER: Final = "trainer.kubeflow.org"
 
 POD_GROUPS: Final = ("PodGroup", "PodGroup.x-k8s.io", "PodGroup.k8s.io")
+
+
+def _home(api_version: str, plural: str) -> Resource:
+    return Resource(group_of(api_version), api_version.rsplit("/", 1)[-1], plural)
+
 
 RESOURCES: Final[dict[str, Resource]] = {
     "Namespace": NAMESPACES,
@@ -36,7 +44,10 @@ RESOURCES: Final[dict[str, Resource]] = {
     "ClusterQueue": Resource(KUEUE, KUEUE_VERSION, "clusterqueues", False),
     "LocalQueue": Resource(KUEUE, KUEUE_VERSION, "localqueues"),
     "Workload": Resource(KUEUE, KUEUE_VERSION, "workloads"),
-    "Job": JOBS,
+    **{each.kind: _home(each.api_version, each.plural) for each in JOB_KINDS.values()},
+    **{each.kind: _home(each.api_version, each.plural) for each in GATED_KINDS.values()},
+    "ClusterTrainingRuntime": Resource(TRAINER, "v1alpha1", "clustertrainingruntimes", False),
+    "TrainingRuntime": Resource(TRAINER, "v1alpha1", "trainingruntimes"),
     "Pod": PODS,
     "PodGroup": Resource("scheduling.sigs.k8s.io", "v1alpha1", "podgroups"),
     "PodGroup.x-k8s.io": Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups"),

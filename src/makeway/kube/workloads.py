@@ -13,12 +13,15 @@ import msgspec
 from makeway.control.clock import timestamp
 from makeway.control.durations import duration
 from makeway.kinds import conditions
+from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import (
     RESOURCE_IN_USE,
     Json,
     Object,
     finalizers,
     key,
+    owners,
     seconds,
     spec,
     status,
@@ -27,7 +30,7 @@ from makeway.kinds.metadata import (
 from makeway.kinds.workload import read
 from makeway.kube import standing
 from makeway.kube.actions import Patch, Steps, Tell, about, patch_object, patch_status
-from makeway.kube.events import ADMISSION, JOB_CONTROLLER, POD_CONTROLLER, WORKLOAD_CONTROLLER
+from makeway.kube.events import ADMISSION, POD_CONTROLLER, WORKLOAD_CONTROLLER
 from makeway.kube.queues import activity
 from makeway.kube.world import World
 
@@ -225,14 +228,24 @@ def _checks_changed(workload: Json, checks: list[Object], world: World) -> Itera
     owner = world.owner_of(workload)
     if owner is None:
         return
-    kind = "Pod" if "containers" in spec(owner) else "Job"
+    kind, component = _teller(workload)
     for check in checks:
         yield Tell(
             about=about(kind, owner),
             reason="UpdatedAdmissionCheck",
             note=f"{check['name']}: {standing.RESET}{check.get('state')}",
-            component=JOB_CONTROLLER if kind == "Job" else POD_CONTROLLER,
+            component=component,
         )
+
+
+def _teller(workload: Json) -> tuple[str, str]:
+    """The kind of its owner, and in whose name that is told things."""
+    for owner in owners(workload):
+        kind = str(owner.get("kind"))
+        known = JOB_KINDS.get(kind) or GATED_KINDS.get(kind)
+        if known is not None:
+            return kind, known.component
+    return "Pod", POD_CONTROLLER
 
 
 # Stopped queues

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from makeway.control.config import Configuration
 from makeway.kinds import composing, limits, pod, podgroup, preemption, volumes
+from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.gated import GATED_KINDS, GatedKind
 from makeway.kinds.labels import read_selector
 from makeway.kinds.metadata import (
     QUEUE_NAME,
@@ -26,6 +28,7 @@ from makeway.kube import standing
 from makeway.kube.copy import LocalCopy
 from makeway.kube.resources import POD_GROUPS
 
+OWNERS = frozenset({"Pod", *JOB_KINDS, *GATED_KINDS})
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kueue-system", "makeway-system"})
 
 
@@ -36,9 +39,11 @@ class World:
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
         self._classes: composing.Classes | None = None  # read anew when one changes
         copy.listen(self._note)
+        self.watched: set[str] = set()  # kinds of which everything that exists was heard
         self.subresources: set[str] = set()  # "PodGroup/status", where the API serves it
         copy.index("limit ranges", "LimitRange", lambda obj: [namespace(obj)])
         copy.index("children", "Pod", _owner_uids)
+        copy.index("pods by parent", "Pod", _parents)
         copy.index("workloads by owner", "Workload", _owner_uids)
         copy.index("workloads by local queue", "Workload", _local_queue)
         copy.index("workloads by cluster queue", "Workload", _cluster_queue)
@@ -50,7 +55,6 @@ class World:
         copy.index("pods by gang", "Pod", _gang)
         copy.index("pods by workload", "Pod", _workload)
         copy.index("workloads by namespace", "Workload", lambda obj: [namespace(obj)])
-        copy.index("jobs by namespace", "Job", lambda obj: [namespace(obj)])
         copy.index("pods by namespace", "Pod", lambda obj: [namespace(obj)])
 
     def _note(self, kind: str, _key: str, _before: Object | None, _after: Object | None) -> None:
@@ -118,10 +122,14 @@ class World:
 
     def owner_exists(self, workload: Json) -> bool:
         """True, too, for owners of kinds that nobody watches here."""
-        known = [o for o in owners(workload) if o.get("kind") in ("Job", "Pod")]
+        known = [o for o in owners(workload) if self._knows(str(o.get("kind")))]
         if not known:
             return True
         return any(self._find_owner(workload, o) is not None for o in known)
+
+    def _knows(self, kind: str) -> bool:
+        """Where a kind is not served, or not heard of yet, nobody can say that an owner is gone."""
+        return kind in OWNERS and kind in self.watched
 
     def owner_of(self, workload: Json) -> Object | None:
         for owner in owners(workload):
@@ -131,7 +139,7 @@ class World:
         return None
 
     def _find_owner(self, workload: Json, owner: Json) -> Object | None:
-        if owner.get("kind") not in ("Job", "Pod"):
+        if owner.get("kind") not in OWNERS:
             return None
         found = self.copy.get(str(owner["kind"]), f"{namespace(workload)}/{owner.get('name')}")
         return (
@@ -151,10 +159,29 @@ class World:
         """A job that queues by itself: not one that a queued job made."""
         if not self.managed_namespace(namespace(job)):
             return False
-        owner = controller(job)
-        if owner is not None and owner.get("kind") == "Job":
+        if self._belongs_to_queued(job):
             return False
         return bool(labels(job).get(QUEUE_NAME)) or self.config.manage_jobs_without_queue_name
+
+    def _belongs_to_queued(self, job: Json) -> bool:
+        owner = controller(job)
+        if owner is None or owner.get("kind") not in JOB_KINDS:
+            return False
+        above = self.copy.get(str(owner["kind"]), f"{namespace(job)}/{owner.get('name')}")
+        return above is None or self.manages(above) or self._belongs_to_queued(above)
+
+    def gated_parent(self, one: Json) -> tuple[GatedKind, Object] | None:
+        """The queued StatefulSet or LeaderWorkerSet that a pod is of."""
+        for kind in GATED_KINDS.values():
+            named = kind.owner_of(one)
+            found = self.copy.get(kind.kind, f"{namespace(one)}/{named}") if named else None
+            if found is not None and self.manages_gated(found):
+                return kind, found
+        return None
+
+    def manages_gated(self, owner: Json) -> bool:
+        """Gates are put on when pods are made, so only what names a queue is queued."""
+        return bool(labels(owner).get(QUEUE_NAME)) and self.managed_namespace(namespace(owner))
 
     def group_pods(self, namespace_name: str, group: str) -> list[Object]:
         return self.copy.by("pods by group", f"{namespace_name}/{group}")
@@ -185,6 +212,15 @@ def _runtime(pod_set: Json) -> str:
 
 def _owner_uids(obj: Json) -> list[str]:
     return [str(owner.get("uid")) for owner in owners(obj)]
+
+
+def _parents(obj: Json) -> list[str]:
+    """`StatefulSet/ns/name`, of whatever a pod says it is of."""
+    return [
+        f"{kind.kind}/{namespace(obj)}/{named}"
+        for kind in GATED_KINDS.values()
+        if (named := kind.owner_of(obj))
+    ]
 
 
 def _local_queue(workload: Json) -> list[str]:

@@ -8,25 +8,39 @@ to it by the uid of the owner.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from makeway.client import Client
 from makeway.client.resource import (
     DEPLOYMENTS,
+    JOB_SETS,
     JOBS,
+    LEADER_WORKER_SETS,
     MODELS,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
     REPLICA_SETS,
+    STATEFUL_SETS,
     Object,
     Resource,
 )
 from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock
-from makeway.embedded.controllers import deployments, jobs, models, replicasets
+from makeway.embedded.controllers import (
+    deployments,
+    jobs,
+    jobsets,
+    leaderworkersets,
+    models,
+    operators,
+    replicasets,
+    statefulsets,
+    training,
+)
 from makeway.embedded.controllers.apply import Applier
 from makeway.embedded.controllers.garbage import GarbageCollector
 from makeway.embedded.controllers.namespaces import NamespaceCleaner
@@ -43,11 +57,21 @@ from makeway.embedded.objects import (
     uid_of,
 )
 from makeway.embedded.workqueue import WorkQueue
+from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.kubeflow import QueuedTraining
+from makeway.kinds.queued import QueuedKind
 
 # Pods of one owner change together; waiting this long makes one status of many changes.
 GATHER_S = 0.05
 # A pod on its way out is often gone in a moment: a Job then counts it once instead of twice.
 GATHER_ENDING_S = 0.25
+
+
+OPERATED = tuple(operators.OPERATORS)
+
+
+def _home(kind: QueuedKind) -> Resource:
+    return Resource(kind.group, kind.api_version.rsplit("/", 1)[-1], kind.plural)
 
 
 class Clock(Protocol):
@@ -60,7 +84,9 @@ class Controllers:
         client: Client,
         clock: Clock | None = None,
         profiles: Mapping[str, Any] | None = None,
+        without: Collection[str] = (),
     ) -> None:
+        """`without` names kinds that somebody else runs."""
         self._clock: Clock = clock or SystemClock()
         self._client = client
         self._profiles = profiles or {}
@@ -71,6 +97,10 @@ class Controllers:
                 (JOBS, "Job"),
                 (REPLICA_SETS, "ReplicaSet"),
                 (DEPLOYMENTS, "Deployment"),
+                (STATEFUL_SETS, "StatefulSet"),
+                (JOB_SETS, "JobSet"),
+                (LEADER_WORKER_SETS, "LeaderWorkerSet"),
+                *((_home(JOB_KINDS[kind]), kind) for kind in (*training.RUN_HERE, *OPERATED)),
                 (MODELS, "Model"),
                 (NAMESPACES, "Namespace"),
                 (NODES, "Node"),
@@ -93,7 +123,15 @@ class Controllers:
                 self._look_at_deployment,
             ),
             self._models,
+            self._simple("statefulset-controller", STATEFUL_SETS, PODS, statefulsets.reconcile),
+            self._simple("jobset-controller", JOB_SETS, JOBS, jobsets.reconcile),
+            self._simple(
+                "leaderworkerset-controller", LEADER_WORKER_SETS, PODS, leaderworkersets.reconcile
+            ),
+            *(self._training(kind) for kind in training.RUN_HERE.values()),
+            *(self._operated(kind) for kind in OPERATED),
         ]
+        self._kinds = [kind for kind in self._kinds if kind.kind not in without]
         self._garbage = GarbageCollector(client, self.mirrors)
         self._namespaces = NamespaceCleaner(client, self.mirrors[NAMESPACES])
         self._podgc = PodCollector(client, self.mirrors[PODS], self.mirrors[NODES], self._clock)
@@ -118,6 +156,33 @@ class Controllers:
             events,
             self._clock,
         )
+
+    def _simple(
+        self,
+        name: str,
+        resource: Resource,
+        children: Resource,
+        reconcile: Callable[[Object, list[Object], float], Plan],
+    ) -> _Kind:
+        """A kind whose look needs nothing but the owner, what it owns, and the time."""
+
+        def look(owner: Object | None, owned: list[Object]) -> Plan:
+            return Plan() if owner is None else reconcile(owner, owned, self._clock.now())
+
+        return self._kind(name, resource, children, self.mirrors[resource].kind, look)
+
+    def _training(self, kind: QueuedTraining) -> _Kind:
+        home = _home(kind)
+        name = f"{kind.kind.lower()}-controller"
+        return self._simple(name, home, PODS, partial(training.reconcile, kind, home))
+
+    def _operated(self, kind: str) -> _Kind:
+        home = _home(JOB_KINDS[kind])
+
+        def reconcile(owner: Object, _: list[Object], now: float) -> Plan:
+            return operators.reconcile(home, owner, now)
+
+        return self._simple("makeway", home, PODS, reconcile)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -189,7 +254,7 @@ class _Kind:
         self.queue = WorkQueue(name)
         self._owners = owners
         self._children = children
-        self._kind = kind
+        self.kind = kind
         self._look = look
         self._applier = applier
         self._events = events
@@ -210,7 +275,7 @@ class _Kind:
 
     def _on_child(self, kind: str, child: Object) -> None:
         reference = controller_ref(child)
-        if reference is None or reference["kind"] != self._kind:
+        if reference is None or reference["kind"] != self.kind:
             return
         key = (namespace_of(child), str(reference["name"]), str(reference["uid"]))
         if kind == DELETED or phase(child) in ("Succeeded", "Failed"):
@@ -218,7 +283,7 @@ class _Kind:
         elif not deleted(child):
             self.queue.add_in(key, GATHER_S)
         else:
-            self.queue.add_in(key, GATHER_ENDING_S if self._kind == "Job" else 0.0)
+            self.queue.add_in(key, GATHER_ENDING_S if self.kind == "Job" else 0.0)
 
     async def _work(self, key: Hashable) -> None:
         assert isinstance(key, tuple)
@@ -233,10 +298,13 @@ class _Kind:
 
 
 async def run_controllers(
-    client: Client, clock: Clock | None = None, profiles: Mapping[str, Any] | None = None
+    client: Client,
+    clock: Clock | None = None,
+    profiles: Mapping[str, Any] | None = None,
+    without: Collection[str] = (),
 ) -> None:
     """What a cluster's controller-manager would do, until cancelled."""
-    await Controllers(client, clock, profiles).run()
+    await Controllers(client, clock, profiles, without).run()
 
 
 async def run_models(client: Client, profiles: Mapping[str, Any] | None = None) -> None:

@@ -39,7 +39,8 @@ class JobRules(Rules):
         _generate_selector(obj)
 
     def update(self, new: Obj, old: Obj, context: Context) -> None:
-        refuse_queue_change_of_job(new, old)
+        running = not old["spec"].get("suspend") and not new["spec"].get("suspend")
+        refuse_queue_change_of_job(new, old, running=running)
 
     def validate(self, obj: Obj) -> list[Cause]:
         return metadata_causes(obj, subdomain_problems) + _job_spec_causes(obj["spec"], "spec")

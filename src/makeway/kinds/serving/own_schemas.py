@@ -86,7 +86,9 @@ SELECTOR = ref(f"{_META}LabelSelector")
 TEMPLATE = ref("PodTemplateSpec")
 
 
-def _kind(group: str, version: str, kind: str, description: str, /, **fields: Schema) -> Schema:
+def kind_schema(
+    group: str, version: str, kind: str, description: str, /, **fields: Schema
+) -> Schema:
     return {
         "type": "object",
         "description": description,
@@ -122,7 +124,7 @@ def _kueue(version: str) -> dict[str, Schema]:
     old = version == "v1beta1"
     group = "kueue.x-k8s.io"
     return {
-        "ClusterQueue": _kind(
+        "ClusterQueue": kind_schema(
             group,
             version,
             "ClusterQueue",
@@ -130,7 +132,7 @@ def _kueue(version: str) -> dict[str, Schema]:
             spec=_cluster_queue_spec(old),
             status=_cluster_queue_status(old),
         ),
-        "Cohort": _kind(
+        "Cohort": kind_schema(
             group,
             version,
             "Cohort",
@@ -145,7 +147,7 @@ def _kueue(version: str) -> dict[str, Schema]:
             ),
             status=record("", fairSharing=_fair_sharing_status(old)),
         ),
-        "LocalQueue": _kind(
+        "LocalQueue": kind_schema(
             group,
             version,
             "LocalQueue",
@@ -162,7 +164,7 @@ def _kueue(version: str) -> dict[str, Schema]:
             ),
             status=_local_queue_status(old),
         ),
-        "Workload": _kind(
+        "Workload": kind_schema(
             group,
             version,
             "Workload",
@@ -170,7 +172,7 @@ def _kueue(version: str) -> dict[str, Schema]:
             spec=_workload_spec(old),
             status=_workload_status(old),
         ),
-        "ResourceFlavor": _kind(
+        "ResourceFlavor": kind_schema(
             group,
             version,
             "ResourceFlavor",
@@ -183,7 +185,7 @@ def _kueue(version: str) -> dict[str, Schema]:
                 topologyName=text("The topology of these nodes.", pattern=SUBDOMAIN, maxLength=253),
             ),
         ),
-        "WorkloadPriorityClass": _kind(
+        "WorkloadPriorityClass": kind_schema(
             group,
             version,
             "WorkloadPriorityClass",
@@ -192,7 +194,7 @@ def _kueue(version: str) -> dict[str, Schema]:
             description=text("When to use this class."),
         )
         | {"required": ["value"]},
-        "Topology": _kind(
+        "Topology": kind_schema(
             group,
             version,
             "Topology",
@@ -212,7 +214,7 @@ def _kueue(version: str) -> dict[str, Schema]:
                 ),
             ),
         ),
-        "AdmissionCheck": _kind(
+        "AdmissionCheck": kind_schema(
             group,
             version,
             "AdmissionCheck",
@@ -226,13 +228,13 @@ def _kueue(version: str) -> dict[str, Schema]:
             ),
             status=record("", conditions=CONDITIONS),
         ),
-        "ProvisioningRequestConfig": _kind(
+        "ProvisioningRequestConfig": kind_schema(
             group, version, "ProvisioningRequestConfig", "Not acted upon here.", spec=anything()
         ),
-        "MultiKueueConfig": _kind(
+        "MultiKueueConfig": kind_schema(
             group, version, "MultiKueueConfig", "Not acted upon here.", spec=anything()
         ),
-        "MultiKueueCluster": _kind(
+        "MultiKueueCluster": kind_schema(
             group,
             version,
             "MultiKueueCluster",
@@ -494,7 +496,7 @@ def _workload_status(old: bool) -> Schema:
 
 
 def _pod_group(group: str) -> Schema:
-    return _kind(
+    return kind_schema(
         group,
         "v1alpha1",
         "PodGroup",
@@ -526,7 +528,7 @@ def _model() -> Schema:
     file = record(
         "", ("path", "content"), path=text(maxLength=1024), content=text(maxLength=100000)
     )
-    return _kind(
+    return kind_schema(
         "kubeai.org",
         "v1",
         "Model",
@@ -580,7 +582,7 @@ def _model() -> Schema:
 
 
 def _preemption() -> Schema:
-    return _kind(
+    return kind_schema(
         "makeway.dev",
         "v1alpha1",
         "Preemption",

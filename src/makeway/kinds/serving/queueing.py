@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.serving.kind import Context
 from makeway.kinds.serving.names import subdomain_problems
 from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required, webhook_denied
@@ -26,12 +28,9 @@ GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 DEFAULT_QUEUE = "default"
 _UNMANAGED_NAMESPACES = ("kube-system", "kueue-system")
 # Owners that queue as a whole; their pods are not queued once more.
-_QUEUED_OWNERS = {
-    ("batch", "Job"),
-    ("jobset.x-k8s.io", "JobSet"),
-    ("ray.io", "RayCluster"),
-    ("kubeflow.org", "PyTorchJob"),
-}
+_QUEUED_OWNERS = {(kind.group, kind.kind) for kind in JOB_KINDS.values()}
+# Parents whose own controllers make pods anew under the same names, so that nothing must hold the old ones.
+_REPLACED_BY_NAME = {kind.parent for kind in GATED_KINDS.values()}
 
 
 def _labels(obj: Obj) -> Obj:
@@ -69,12 +68,17 @@ def _give_default_queue(obj: Obj, context: Context) -> None:
 # ---- jobs ----------------------------------------------------------------------------------------
 
 
-def suspend_queued_job(job: Obj, context: Context) -> None:
+def suspend_queued_job(
+    job: Obj, context: Context, path: tuple[str, ...] = ("spec", "suspend")
+) -> None:
     if job["metadata"].get("namespace") in _UNMANAGED_NAMESPACES or _queued_owner(job):
         return
     _give_default_queue(job, context)
     if _labels(job).get(QUEUE_NAME):
-        job["spec"]["suspend"] = True
+        inner = job
+        for field in path[:-1]:
+            inner = inner.setdefault(field, {})
+        inner[path[-1]] = True
 
 
 def queued_job_causes(job: Obj) -> list[Cause]:
@@ -119,13 +123,14 @@ def _as_int(text: Any) -> int | None:
         return None
 
 
-def refuse_queue_change_of_job(new: Obj, old: Obj) -> None:
+def refuse_queue_change_of_job(
+    new: Obj, old: Obj, *, running: bool, webhook: str = "vjob.kb.io"
+) -> None:
     """A job that is not suspended keeps its queue; its priority class may change but not come or
     go.
     """
     causes: list[Cause] = []
     before, after = _labels(old), _labels(new)
-    running = not old["spec"].get("suspend") and not new["spec"].get("suspend")
     if not before.get(QUEUE_NAME) and not after.get(QUEUE_NAME):
         return
     if running and before.get(QUEUE_NAME, "") != after.get(QUEUE_NAME, ""):
@@ -148,7 +153,22 @@ def refuse_queue_change_of_job(new: Obj, old: Obj) -> None:
         )
     causes += queued_job_causes(new)
     if causes:
-        raise webhook_denied("vjob.kb.io", causes)
+        raise webhook_denied(webhook, causes)
+
+
+def mark_template(owner: Obj, template: Obj, parent: str) -> None:
+    """Hand the queue and the priority class of an owner down to the pods that are made of a template."""
+    labels = _labels(owner)
+    if not labels.get(QUEUE_NAME):
+        return
+    if not isinstance(template.get("metadata"), dict):
+        template["metadata"] = {}
+    metadata = template["metadata"]
+    target = metadata.setdefault("labels", {})
+    target[QUEUE_NAME] = labels[QUEUE_NAME]
+    if labels.get(PRIORITY_CLASS):
+        target[PRIORITY_CLASS] = labels[PRIORITY_CLASS]
+    metadata.setdefault("annotations", {})[SUSPENDING_PARENT] = parent
 
 
 # ---- pods ----------------------------------------------------------------------------------------
@@ -163,7 +183,8 @@ def gate_queued_pod(pod: Obj, context: Context) -> None:
         return
     metadata["labels"][MANAGED] = "true"
     finalizers = metadata.setdefault("finalizers", [])
-    if MANAGED not in finalizers:
+    replaced = _annotations(pod).get(SUSPENDING_PARENT) in _REPLACED_BY_NAME
+    if MANAGED not in finalizers and not replaced:
         finalizers.append(MANAGED)
     gates = pod["spec"].setdefault("schedulingGates", [])
     present = {gate.get("name") for gate in gates}

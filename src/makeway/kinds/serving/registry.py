@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from makeway.kinds.serving import printers
+from makeway.kinds.serving import jobs, printers
 from makeway.kinds.serving.batch import CronJobRules, JobRules
 from makeway.kinds.serving.cluster import (
     BudgetRules,
@@ -94,7 +94,9 @@ class Registry:
 
 
 def build() -> Registry:
-    return Registry((*_core(), *_apps(), *_batch(), *_own(), *_kueue(), *_gangs(), *_rest()))
+    return Registry(
+        (*_core(), *_apps(), *_batch(), *_own(), *_kueue(), *_gangs(), *jobs.kinds(), *_rest())
+    )
 
 
 def _v1(definition: str, columns: tuple[Column, ...] = NAME_AND_AGE) -> tuple[Version, ...]:

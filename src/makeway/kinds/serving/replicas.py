@@ -8,7 +8,7 @@ from typing import Any
 
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
-from makeway.kinds.serving.queueing import PRIORITY_CLASS, QUEUE_NAME, SUSPENDING_PARENT
+from makeway.kinds.serving.queueing import mark_template
 from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required
 from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
@@ -35,15 +35,8 @@ class _TemplateRules(Rules):
         self._pass_queue_to_template(new)
 
     def _pass_queue_to_template(self, obj: Obj) -> None:
-        labels = obj["metadata"].get("labels") or {}
-        if not self.parent or not labels.get(QUEUE_NAME):
-            return
-        metadata = obj["spec"]["template"]["metadata"]
-        target = metadata.setdefault("labels", {})
-        target[QUEUE_NAME] = labels[QUEUE_NAME]
-        if labels.get(PRIORITY_CLASS):
-            target[PRIORITY_CLASS] = labels[PRIORITY_CLASS]
-        metadata.setdefault("annotations", {})[SUSPENDING_PARENT] = self.parent
+        if self.parent:
+            mark_template(obj, obj["spec"]["template"], self.parent)
 
     def validate(self, obj: Obj) -> list[Cause]:
         spec = obj["spec"]

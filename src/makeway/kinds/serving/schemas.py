@@ -32,9 +32,10 @@ class Definitions:
     def __init__(self) -> None:
         packed = resources.files(__package__).joinpath("data/kubernetes.json.xz").read_bytes()
         self._by_name: dict[str, Schema] = msgspec.json.decode(lzma.decompress(packed))
-        from makeway.kinds.serving import own_schemas
+        from makeway.kinds.serving import job_schemas, own_schemas
 
         self._by_name.update(own_schemas.definitions())
+        self._by_name.update(job_schemas.definitions())
         self._decoders: dict[str, msgspec.json.Decoder[Any]] = {}
         self._types: dict[str, Any] = {}
 

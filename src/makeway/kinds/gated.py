@@ -1,0 +1,145 @@
+"""Owners whose pods wait at a gate: StatefulSets, and LeaderWorkerSets with a Workload for each of their groups.
+
+They cannot be suspended. Their pods are made at once, with a gate that opens when the Workload is admitted; to stop them is to
+delete the pods, and their own controller makes new ones, which wait again. What stands on a pod says which group it is of.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from makeway.kinds import composing
+from makeway.kinds.metadata import Json, Object, controller, group_of, labels, name, spec, uid
+from makeway.kinds.queued import replicas
+
+LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
+LWS_GROUP: Final = "leaderworkerset.sigs.k8s.io/group-index"
+LWS_WORKER: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods that are admitted as one."""
+
+    workload: str  # the name of the Workload object
+    pod_sets: list[Object]
+    index: str = ""  # which of its owner's groups
+
+
+class GatedKind:
+    kind: str
+    api_version: str
+    plural: str
+    gang: bool
+    parent: str  # the word on its pods' templates that says who stops and starts them
+
+    @property
+    def component(self) -> str:
+        group = group_of(self.api_version)
+        prefix = "" if group == "apps" else f"{group}/"
+        return f"{prefix}{self.kind.lower()}-kueue-controller"
+
+    def groups(self, owner: Json) -> list[Group]:
+        raise NotImplementedError
+
+    def owner_of(self, pod: Json) -> str:
+        """The name of this kind's object that a pod belongs to; empty when it belongs to none."""
+        raise NotImplementedError
+
+    def index_of(self, pod: Json) -> str:
+        return ""
+
+    def pod_set_of(self, pod: Json, owner: Json) -> str:
+        return "main"
+
+    def workload_of(self, pod: Json, owner: Json) -> str:
+        raise NotImplementedError
+
+    def _name(self, owner: Json, suffix: str = "") -> str:
+        whole = name(owner) + suffix
+        return composing.workload_name(self.kind, group_of(self.api_version), whole, uid(owner))
+
+
+class GatedStatefulSet(GatedKind):
+    """Its pods come one after the other, so they cannot wait for each other."""
+
+    kind = "StatefulSet"
+    api_version = "apps/v1"
+    plural = "statefulsets"
+    gang = False
+    parent = "statefulset"
+
+    def groups(self, owner: Json) -> list[Group]:
+        count = replicas(spec(owner))
+        if not count:
+            return []
+        pod_set = _pod_set("main", count, spec(owner).get("template") or {}, POD_INDEX)
+        return [Group(workload=self._name(owner), pod_sets=[pod_set])]
+
+    def owner_of(self, pod: Json) -> str:
+        found = controller(pod) or {}
+        return str(found.get("name")) if found.get("kind") == self.kind else ""
+
+    def workload_of(self, pod: Json, owner: Json) -> str:
+        return self._name(owner)
+
+
+class GatedLeaderWorkerSet(GatedKind):
+    """A leader and its workers are one; each such group comes and goes by itself."""
+
+    kind = "LeaderWorkerSet"
+    api_version = "leaderworkerset.x-k8s.io/v1"
+    plural = "leaderworkersets"
+    gang = True
+    parent = "leaderworkerset"
+
+    def groups(self, owner: Json) -> list[Group]:
+        return [
+            Group(
+                workload=self._name(owner, f"-{index}"),
+                pod_sets=self._pod_sets(owner),
+                index=str(index),
+            )
+            for index in range(replicas(spec(owner)))
+        ]
+
+    def _pod_sets(self, owner: Json) -> list[Object]:
+        form = spec(owner).get("leaderWorkerTemplate") or {}
+        size = int(form.get("size") or 1)
+        worker = form.get("workerTemplate") or {}
+        if not form.get("leaderTemplate"):
+            return [_pod_set("main", size, worker, LWS_WORKER)]
+        found = [_pod_set("leader", 1, form["leaderTemplate"], LWS_WORKER)]
+        if size > 1:
+            found.append(_pod_set("worker", size - 1, worker, LWS_WORKER))
+        return found
+
+    def owner_of(self, pod: Json) -> str:
+        return labels(pod).get(LWS_NAME, "")
+
+    def index_of(self, pod: Json) -> str:
+        return labels(pod).get(LWS_GROUP, "")
+
+    def pod_set_of(self, pod: Json, owner: Json) -> str:
+        if not (spec(owner).get("leaderWorkerTemplate") or {}).get("leaderTemplate"):
+            return "main"
+        return "leader" if labels(pod).get(LWS_WORKER, "0") == "0" else "worker"
+
+    def workload_of(self, pod: Json, owner: Json) -> str:
+        return self._name(owner, f"-{self.index_of(pod)}")
+
+
+def _pod_set(set_name: str, count: int, template: Json, index_label: str) -> Object:
+    return {
+        "name": set_name,
+        "count": count,
+        "template": composing.template_from(template.get("metadata") or {}, spec(template)),
+        "topologyRequest": {"podIndexLabel": index_label},
+    }
+
+
+GATED_KINDS: Final[dict[str, GatedKind]] = {
+    each.kind: each for each in (GatedStatefulSet(), GatedLeaderWorkerSet())
+}
