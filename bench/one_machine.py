@@ -21,11 +21,11 @@ from typing import Any
 
 import msgspec
 import psutil
+from tools.kubectl import kubectl
 
 from bench.report import RUNS, Row, report
 from makeway.client import Client, from_kubeconfig
 from makeway.client.resource import JOBS, PODS, Resource
-from tools.kubectl import kubectl
 
 JOBS_AT_ONCE = 1000
 SENT_AT_ONCE = 16
@@ -172,7 +172,7 @@ def preemption_s(one: Makeway, number: int) -> float:
     stamps = [one.home / f"{name}-{number}" for name in ("victim", "preemptor")]
     one.apply(POD.format(name=f"victim-{number}", priority="low", stamp=stamps[0]))
     stamp(stamps[0])
-    started = time.time()  # noqa: TID251 - compared with the time that `date` writes
+    started = time.time()
     one.apply(POD.format(name=f"preemptor-{number}", priority="high", stamp=stamps[1]))
     took = stamp(stamps[1]) - started
     one.kubectl("delete", "pod", "--all", "--wait")

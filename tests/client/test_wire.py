@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ class Server:
         self.answer = answer
         self.connections = 0
         self.requests: list[bytes] = []
+        self._serving: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Server:
         self._server = await asyncio.start_unix_server(self._serve, str(self.path))
@@ -27,15 +29,21 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
+        await asyncio.gather(*self._serving)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.append(task)
         while head := await _request(reader):
             self.requests.append(head)
             if self.answer is None:
                 break
             writer.write(self.answer)
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def _request(reader: asyncio.StreamReader) -> bytes:
