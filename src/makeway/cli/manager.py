@@ -13,6 +13,7 @@ import signal
 import sys
 from pathlib import Path
 
+from makeway.cli.eventloop import run
 from makeway.cli.logs import set_up_logs
 from makeway.cli.up import Options, read_options
 from makeway.client import Client, embedded
@@ -29,7 +30,7 @@ def main() -> None:
     home = Path(sys.argv[1])
     options = read_options(os.environ["MAKEWAY_OPTIONS"])
     set_up_logs(options.log_format, verbose=options.verbose)
-    asyncio.run(_manage(home, options))
+    run(_manage(home, options))
 
 
 async def _manage(home: Path, options: Options) -> None:

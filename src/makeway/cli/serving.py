@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from makeway.cli.eventloop import run
 from makeway.cli.home import Home
 from makeway.cli.up import Options
 from makeway.embedded.server import ApiServer, serving
@@ -25,13 +26,7 @@ _LONGEST_PAUSE_S = 30.0
 
 
 def serve_until_stopped(home: Home, port: int, options: Options, announce: Sequence[str]) -> None:
-    work = _serve(home, port, options, announce)
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(work)
-    else:
-        uvloop.run(work)
+    run(_serve(home, port, options, announce))
 
 
 async def _serve(home: Home, port: int, options: Options, announce: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from yarl import URL
 
 from makeway.client.kubeconfig import Connection, Identity
 from makeway.client.resource import Object, Resource
+from makeway.client.wire import NotConnectedError, Wire
 from makeway.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,8 @@ class Client:
         self._attempts = attempts
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        unlimited = bool(connection.unix_path) and not concurrency
+        self._wire = Wire(connection.unix_path) if unlimited else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -122,6 +125,8 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -281,11 +286,32 @@ class Client:
         *,
         renew: bool,
     ) -> bytes:
+        if self._wire is not None:
+            identity = await self.connection.credentials.identity(renew=renew)
+            return await self._once_by_wire(identity, method, path, data, params, headers)
         async with await self._send(method, path, data, params, headers, renew=renew) as answer:
             content = await answer.read()
             if answer.status >= 400:
                 raise error_from(answer.status, content, answer.headers)
             return content
+
+    async def _once_by_wire(
+        self,
+        identity: Identity,
+        method: str,
+        path: str,
+        data: bytes | None,
+        params: Mapping[str, str] | None,
+        headers: dict[str, str],
+    ) -> bytes:
+        assert self._wire is not None
+        headers = {**headers, "User-Agent": self._user_agent}
+        if identity.token:
+            headers["Authorization"] = f"Bearer {identity.token}"
+        answer = await self._wire.call(method, path, params, headers, data, CALL_TIMEOUT_S)
+        if answer.status >= 400:
+            raise error_from(answer.status, answer.content, answer.headers)
+        return answer.content
 
     async def stream(
         self, path: str, params: Mapping[str, str], read_timeout_s: float
@@ -398,7 +424,8 @@ def _may_resend(method: str, error: Exception) -> bool:
     """A create that was never sent can be sent again; one that may have arrived cannot."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.InvalidURL):
         return False
-    return method in IDEMPOTENT or isinstance(error, aiohttp.ClientConnectorError)
+    unsent = isinstance(error, aiohttp.ClientConnectorError | NotConnectedError)
+    return unsent or method in IDEMPOTENT
 
 
 def _why(error: Exception) -> str:

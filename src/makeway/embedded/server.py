@@ -262,6 +262,7 @@ def _server(app: App, more: dict[str, Any]) -> uvicorn.Server:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # nothing stands before us
         timeout_graceful_shutdown=_GRACE_S,
         timeout_keep_alive=75,
         backlog=2048,

@@ -13,6 +13,7 @@ apart from who is parked, which the state remembers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import msgspec
 
@@ -93,7 +94,7 @@ class _Cycle:
         """Pods of workloads that were admitted before: to the nodes they were promised."""
         if self.policy.quota_only:
             return
-        for workload in self._waiting(lambda w: w.admission is not None and w.admission.admitted):
+        for workload in self._waiting(_admitted, self.state.occupancy.waiting):
             self._seat(workload, self.joint.legality_of_admitted(workload))
 
     def seat_before_heads(self) -> None:
@@ -110,14 +111,26 @@ class _Cycle:
             self._seat_unqueued(lambda w: w.id not in self.seated)
 
     def _seat_unqueued(self, wanted: Callable[[Workload], bool]) -> None:
-        for workload in self._waiting(lambda w: w.needs == "nodes" and wanted(w)):
+        for workload in self._waiting(wanted, self._unqueued):
             self._seat(workload, by_pod_priority)
 
-    def _waiting(self, wanted: Callable[[Workload], bool]) -> list[Workload]:
+    @cached_property
+    def _unqueued(self) -> list[WorkloadId]:
+        """Asked before every round, so that they are picked out of all who wait only once."""
+        workloads = self.state.workloads
+        return [
+            key
+            for key in self.state.occupancy.waiting
+            if key in workloads and workloads[key].needs == "nodes"
+        ]
+
+    def _waiting(
+        self, wanted: Callable[[Workload], bool], among: Iterable[WorkloadId]
+    ) -> list[Workload]:
         """With pods that want a node: highest priority first, then the oldest; not those known to fit nowhere."""
         generation = self.state.occupancy.generation
         found = []
-        for key in self.state.occupancy.waiting:
+        for key in among:
             workload = self.state.workloads.get(key)
             if workload is None or workload.evicted_at is not None or workload.foreign:
                 continue
@@ -319,6 +332,10 @@ def _incomplete(workload: Workload) -> Wait:
     """Members are missing: nobody looks for room before they are there, and those who are there are told."""
     reason = Reason(kind="gang-incomplete", message=workload.held_back)
     return Wait(workload=workload.id, reason=reason)
+
+
+def _admitted(workload: Workload) -> bool:
+    return workload.admission is not None and workload.admission.admitted
 
 
 def _eviction(entry: Entry, victim: Victim) -> Evict:

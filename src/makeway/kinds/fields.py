@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from makeway.errors import InvalidObject, UserError
 from makeway.model.resources import amount_of, parse_quantity
@@ -64,7 +64,10 @@ def created_at(obj: Json) -> float:
 
 
 def condition(obj: Json, kind: str) -> Json | None:
-    return next((c for c in status_of(obj).get("conditions") or () if c.get("type") == kind), None)
+    for found in status_of(obj).get("conditions") or ():
+        if found.get("type") == kind:
+            return cast("Json", found)
+    return None
 
 
 def true_condition(obj: Json, kind: str) -> Json | None:

@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 GATHER_S: Final = 0.003  # changes that come together are looked at together
 QUEUE_STATUS_EVERY_S: Final = 0.2
+# Counting takes as long as there are workloads: with more than this, in proportion less often.
+CROWD: Final = 200
+LONGEST_QUEUE_PAUSE: Final = 10
 SOON_S: Final = 0.25
 LOOK_FOR_KINDS_EVERY_S: Final = 15.0
 ASK_AGAIN_S: Final = 1.0
@@ -346,7 +349,8 @@ class KubeCluster:
 
     def _too_soon(self, task: Task, now: float) -> bool:
         """Counts of a queue change with every workload: write them a few times a second, not a thousand."""
-        next_at = self._written.get(task, 0.0) + QUEUE_STATUS_EVERY_S
+        crowd = min(self.copy.count("Workload") / CROWD, LONGEST_QUEUE_PAUSE)
+        next_at = self._written.get(task, 0.0) + QUEUE_STATUS_EVERY_S * max(1.0, crowd)
         if now < next_at:
             self._at(next_at, task)
             return True

@@ -62,6 +62,9 @@ class LocalCopy:
     def keys(self, kind: str) -> list[str]:
         return list(self._objects.get(kind, {}))
 
+    def count(self, kind: str) -> int:
+        return len(self._objects.get(kind, ()))
+
     def by(self, label: str, value: str) -> list[Object]:
         index = self._indexes[label]
         held = self._objects.get(index.kind, {})

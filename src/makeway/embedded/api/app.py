@@ -25,6 +25,7 @@ from makeway.embedded.api.http import (
     Request,
     Scope,
     Send,
+    encode,
     json_answer,
     plain,
     refusal_answer,
@@ -357,8 +358,10 @@ class App:
         if not isinstance(changed, dict):
             raise bad_request("the patch left something that is not an object")
         changed.setdefault("metadata", {})
-        check_fields(request, changed, kind, version)
-        return to_storage(changed, version)
+        text = encode(changed)
+        check_fields(request, changed, kind, version, text)
+        # What was stored has no nulls outside its status, so that merging brings only those of the patch.
+        return to_storage(changed, version, text if content_type == _JSON_PATCH else body)
 
     async def _apply(self, request: Request, target: Target, body: bytes) -> Answer:
         applied = parse(

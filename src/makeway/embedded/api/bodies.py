@@ -58,10 +58,11 @@ async def read_object(request: Request, kind: Kind, version: Version) -> Obj:
             f'couldn\'t get version/kind; json parse error: expected an object, got "{obj}"'
         )
     _check_type(obj, kind, version)
+    text = b""
     if content_type != protobuf.CONTENT_TYPE:
         text = body if content_type in ("application/json", "") else b""
         check_fields(request, obj, kind, version, text)
-    return to_storage(obj, version)
+    return to_storage(obj, version, text or b"null")
 
 
 def _check_type(obj: Obj, kind: Kind, version: Version) -> None:
@@ -139,14 +140,16 @@ def _custom_type_refusal(kind: Kind, obj: Obj, wrong: str) -> Refusal:
     )
 
 
-def to_storage(obj: Obj, version: Version) -> Obj:
+def to_storage(obj: Obj, version: Version, text: bytes = b"null") -> Obj:
+    """`text` is the object's JSON where it is at hand: without a null in it there is none to look for."""
+    clean = b"null" not in text
     if version.conversion is not None:
         version.conversion.to_storage(obj)
     stored: Obj = {"metadata": {}}
     for field, value in obj.items():
         # A status may say null (times of pod conditions do); anywhere else null means absent.
         if value is not None and field not in ("apiVersion", "kind"):
-            stored[field] = value if field == "status" else without_nulls(value)
+            stored[field] = value if clean or field == "status" else without_nulls(value)
     return stored
 
 

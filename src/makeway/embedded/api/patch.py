@@ -7,7 +7,6 @@ are merged by that key, and directives (`$patch`, `$setElementOrder/…`,
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
@@ -58,9 +57,10 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 def strategic_merge(target: Obj, patch: Any, schema: Schema, known: Definitions) -> Obj:
+    """`target` is used up: whoever needs it afterwards gives a copy."""
     if not isinstance(patch, dict):
         raise bad_request("the patch is not an object")
-    merged: Obj = _merge_object(copy.deepcopy(target), patch, schema, known)
+    merged: Obj = _merge_object(target, patch, schema, known)
     return merged
 
 

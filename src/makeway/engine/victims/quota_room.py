@@ -8,6 +8,7 @@ so that one order is tried. Units that may be reclaimed only without borrowing a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from makeway.engine.ledger import Ledger
 from makeway.engine.victims.candidates import RULE_OF, Candidate, Request, legal_candidates
@@ -22,9 +23,12 @@ class QuotaRoom:
     def __init__(self, ledger: Ledger, request: Request) -> None:
         self.ledger = ledger
         self.request = request
-        self.candidates: dict[WorkloadId, Candidate] = {
-            candidate.held.id: candidate for candidate in legal_candidates(ledger, request)
-        }
+
+    @cached_property
+    def candidates(self) -> dict[WorkloadId, Candidate]:
+        """Looked for when somebody has to fall: most requests find free room and never ask."""
+        found = legal_candidates(self.ledger, self.request)
+        return {candidate.held.id: candidate for candidate in found}
 
     def rule(self, workload: WorkloadId) -> str:
         """By which a victim falls: of the queues where they are between the two, else pod priority."""
