@@ -41,7 +41,7 @@ from makeway.embedded.controllers import run_controllers, run_models
 from makeway.embedded.node.pretend import run_pretended
 from makeway.embedded.server import serving
 from makeway.kube.install import install
-from makeway.kube.manifests import NAME, NAMESPACE, Options
+from makeway.kube.manifests import LEASE, NAME, NAMESPACE, Options
 from makeway.kube.resources import RESOURCES
 
 Object = dict[str, Any]
@@ -151,6 +151,11 @@ def control_plane() -> ControlPlane:
     return _Running.plane
 
 
+def started() -> bool:
+    """Whether this process has a control plane of its own."""
+    return _Running.plane is not None
+
+
 @contextlib.asynccontextmanager
 async def kube_backend() -> AsyncIterator[Kube]:
     if os.environ.get("MAKEWAY_CLUSTER") == "existing":
@@ -251,6 +256,9 @@ async def empty(admin: Client) -> None:
         await asyncio.sleep(0.1)
     await _empty(admin, CORE_EVENTS)
     await _drop_namespaces(admin)
+    # A replica of the last test may have been killed while it led.
+    with contextlib.suppress(ApiError):
+        await admin.delete(LEASES, LEASE, NAMESPACE)
 
 
 async def _empty(admin: Client, resource: Resource) -> int:
