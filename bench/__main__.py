@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("engine",)
+NAMES = ("engine", "one-machine")
 
 
 def main() -> int:

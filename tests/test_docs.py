@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from makeway.cli.demo import DEMOS
+from makeway.control.config import Makeway as Settings
 from makeway.model.reason import Kind
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +57,13 @@ def test_every_kind_of_reason_is_documented() -> None:
     page = reference("reasons.md")
 
     assert [kind for kind in get_args(Kind) if f"`{kind}`" not in page] == []
+
+
+def test_every_setting_of_ours_is_documented() -> None:
+    page = reference("configuration.md")
+    names = [field.encode_name for field in msgspec.structs.fields(Settings)]
+
+    assert [name for name in names if f"| `{name}` |" not in page] == []
 
 
 def test_every_demo_is_in_the_help_and_in_the_examples() -> None:

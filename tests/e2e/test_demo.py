@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,18 +22,18 @@ MARK = "makeway-demo-"
 
 
 @pytest.fixture
-def scratch(monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for temporary files of its own, so that other runs are not looked at."""
-    folder = Path(tempfile.mkdtemp(prefix="mwd-"))
-    monkeypatch.setenv("TMPDIR", str(folder))
-    return folder
+    with tempfile.TemporaryDirectory(prefix="mwd-") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
 
 
 def nothing_left(scratch: Path) -> bool:
     return list(scratch.glob(f"{MARK}*")) == [] and processes_about(str(scratch)) == []
 
 
-@pytest.mark.parametrize("name", DEMOS)
+@pytest.mark.parametrize("name", sorted(set(DEMOS) - {"kueue"}))
 def test_a_demo_ends_well_and_leaves_nothing(name: str, scratch: Path) -> None:
     told = json.loads(Makeway(scratch / "unused")("demo", name, "--json", timeout_s=120))
 
@@ -59,6 +61,9 @@ def test_the_default_demo_is_two_teams_with_real_processes(scratch: Path) -> Non
     assert -1 not in places, said
     assert places == sorted(places)
     assert "\033[" not in said, "colours are for terminals"
+    for pid in re.findall(r"process (\d+)", said):
+        assert not alive(int(pid))
+    assert nothing_left(scratch)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -98,6 +98,17 @@ def test_the_nodes_of_a_task_start_together_and_know_each_other(
     ]
 
 
+def test_a_task_that_fails_is_no_success_of_its_launch(makeway: Makeway, tmp_path: Path) -> None:
+    file = tmp_path / "fails.yaml"
+    file.write_text("resources: {cpus: 1}\nrun: echo before; exit 3\n")
+
+    done = makeway.run("launch", "-c", "fails", str(file))
+
+    assert done.returncode == 1
+    assert "before" in done.stdout
+    assert "fails ended with exit code 3" in done.stderr
+
+
 def task_id(makeway: Makeway) -> str:
     pod = makeway.until("low runs", lambda: makeway.running("makeway.dev/cluster=low"))
     variables = {one["name"]: one.get("value") for one in pod["spec"]["containers"][0]["env"]}

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from makeway.client.resource import PODS
-from tests.e2e.cli import EXAMPLES, PREEMPTIONS, Makeway, Object, machine_of_its_own
+from makeway.client.resource import PODS, Object
+from tests.e2e.cli import EXAMPLES, PREEMPTIONS, Makeway, machine_of_its_own
 
 TRAINING = EXAMPLES / "training"
 GPUS = 4 / 16  # four cores, at 16 a GPU
@@ -43,11 +43,20 @@ def job(folder: Path, *, saves_on_term: bool) -> str:
     return str(file)
 
 
-def evict(makeway: Makeway) -> tuple[Object, str]:
+def urgent_work(folder: Path) -> str:
+    """The example's urgent job, done sooner."""
+    text = yaml.safe_load((TRAINING / "urgent.yaml").read_text())
+    text["spec"]["template"]["spec"]["containers"][0]["command"] = ["sleep", "3"]
+    file = folder / "urgent.yaml"
+    file.write_text(yaml.safe_dump(text))
+    return str(file)
+
+
+def evict(makeway: Makeway, urgent: str) -> tuple[Object, str]:
     """Let it run until it has saved, bring urgent work, and return the record and the log of its second life."""
     first = makeway.until("train runs", lambda: makeway.running("job-name=train"))
     makeway.until("it saves", lambda: "saved at step" in makeway.log_of(first))
-    makeway("apply", "-f", str(TRAINING / "urgent.yaml"))
+    makeway("apply", "-f", urgent)
     makeway.until("urgent runs", lambda: makeway.running("job-name=urgent"))
     (record,) = makeway.items(PREEMPTIONS)
 
@@ -75,7 +84,7 @@ def test_who_saves_on_sigterm_loses_nothing_but_the_restart(
 ) -> None:
     makeway("apply", "-f", job(tmp_path, saves_on_term=True))
 
-    record, log = evict(makeway)
+    record, log = evict(makeway, urgent_work(tmp_path))
 
     steps, seconds = counted(log)
     assert steps == 0
@@ -87,7 +96,7 @@ def test_who_saves_on_sigterm_loses_nothing_but_the_restart(
 def test_who_saves_by_the_clock_loses_what_came_since(makeway: Makeway, tmp_path: Path) -> None:
     makeway("apply", "-f", job(tmp_path, saves_on_term=False))
 
-    record, log = evict(makeway)
+    record, log = evict(makeway, urgent_work(tmp_path))
 
     steps, seconds = counted(log)
     assert steps > 0

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from makeway.client.resource import NODES
-from tests.e2e.cli import Makeway, a_home, alive, machine_of_its_own
+from tests.e2e.cli import Makeway, a_home, alive, machine_of_its_own, processes_about
 
 
 def test_up_and_down_can_be_repeated() -> None:
@@ -35,7 +35,9 @@ def test_a_port_that_is_taken_ends_with_1_and_the_path_of_the_log() -> None:
 
         said = Makeway(home)("up", "--detach", "--no-local-node", "--port", str(port), code=1)
 
+        assert f"Port {port} cannot be used" in said
         assert str(home / "makeway.log") in said
+        assert processes_about(str(home)) == []
 
 
 def test_the_port_is_kept_and_so_are_the_objects() -> None:
@@ -96,6 +98,17 @@ def test_what_is_no_mistake_of_the_user_is_called_our_bug(tmp_path: Path) -> Non
     recorded = Path(said.split("with this file: ")[1].strip())
     assert recorded.parent == makeway.home / "log"
     assert "Traceback" in recorded.read_text()
+
+
+def test_log_lines_for_programs() -> None:
+    with a_home() as home:
+        makeway = Makeway(home)
+        makeway("-v", "up", "--detach", "--no-local-node", "--log-format", "json")
+        makeway("down")
+
+        lines = (home / "makeway.log").read_text().splitlines()
+        assert lines
+        assert all({"time", "level", "message"} <= set(json.loads(line)) for line in lines)
 
 
 def test_config_prints_what_is_in_force(tmp_path: Path) -> None:

@@ -325,3 +325,16 @@ def test_a_check_that_fails_sends_back_even_who_runs(check: str, rule: str, mess
     assert [(e.workload, e.reason.kueue, e.reason.message) for e in plan.evicts] == [
         ("ns/w", rule, message)
     ]
+
+
+def test_room_beside_a_hold_stays_free_for_all() -> None:
+    world = state(
+        queue("q", "6", within_queue="LowerPriority"),
+        running("low", "q", 4),
+        workload("waiting", 4, 5, queue="q"),
+    )
+    assume(world, decide(world, NOW, OURS), NOW)
+    world.apply(Upsert(obj=workload("small", 2, 0, queue="q")))
+    plan = decide(world, NOW + 1, OURS)
+    assert admitted(plan) == ["small"]
+    assert evicted(plan) == []

@@ -230,3 +230,61 @@ def test_a_required_rack_holds_the_whole_gang(h: Harness) -> None:
     h.settle()
 
     assert h.placed("train") == ["node-2", "node-3", "node-4"]
+
+
+def test_who_is_patient_waits_for_a_job_that_ends_soon(h: Harness) -> None:
+    h.nodes(1, gpus=8)
+    h.submit("short", gpus=8, priority=1, checkpoint=Checkpoint(expected_runtime_s=600))
+    h.settle()
+    h.advance(500)
+    h.submit("patient", gpus=8, priority=10, checkpoint=Checkpoint(patience_s=300))
+    h.cycle()
+    assert h.preempted == []
+    assert "waits for default/short to end" in h.why("patient")
+
+    h.advance(100)
+    h.finish("short")
+    h.submit("late", gpus=8, priority=5)  # the room is held
+    h.settle()
+    assert h.placed("patient") == ["node-0"]
+
+
+def test_a_job_that_overran_its_word_is_not_believed_again(h: Harness) -> None:
+    h.nodes(1, gpus=8)
+    h.submit("liar", gpus=8, priority=1, checkpoint=Checkpoint(expected_runtime_s=600))
+    h.settle()
+    h.advance(500)
+    h.submit("patient", gpus=8, priority=10, checkpoint=Checkpoint(patience_s=300))
+    h.cycle()
+    h.advance(200)  # past its end, and past the hold
+
+    h.settle()
+
+    assert h.preempted == ["liar"]
+    assert h.placed("patient") == ["node-0"]
+
+
+def test_a_large_gang_that_waited_long_keeps_nodes_as_they_fall_free(h: Harness) -> None:
+    h.nodes(3, gpus=8)
+    for i in range(3):
+        h.submit(f"small-{i}", gpus=8)
+    h.settle()
+    h.submit("large", pods=3, gpus=8)
+    h.advance(3700)
+    h.cycle()
+    h.finish("small-0")
+    h.cycle()
+    h.submit("newcomer", gpus=8)  # would starve the gang for ever
+    h.settle()
+    assert h.placed("newcomer") == []
+
+    h.submit(
+        "quick", gpus=8, checkpoint=Checkpoint(expected_runtime_s=60)
+    )  # ends before it could start
+    h.settle()
+    assert h.placed("quick") == ["node-0"]
+    h.finish("quick")
+    for i in (1, 2):
+        h.finish(f"small-{i}")
+    h.settle()
+    assert h.placed("large") == ["node-0", "node-1", "node-2"]

@@ -259,6 +259,27 @@ def _overdrawn(state: State) -> set[str]:
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
+@given(busy_worlds(), st.sampled_from(POLICIES))
+def test_whoever_others_stepped_aside_for_gets_in(world: list[Event], policy: Policy) -> None:
+    state = State()
+    for event in world:
+        state.apply(event)
+    promised: set[WorkloadId] = set()
+    for now in range(10, 40):
+        plan = decide(state, now, policy)
+        assume(state, plan, now)
+        promised |= {hold.workload for hold in plan.holds if hold.until > now}
+        promised -= set(plan.ended_holds)
+        promised -= {admit.workload for admit in plan.admits}
+        # Victims are gone by the next cycle.
+        for key in [k for k, w in state.workloads.items() if w.admission and w.evicted_at]:
+            state.apply(Remove(type=Workload, key=key))
+        if not plan.admits and not plan.evicts and not plan.holds:
+            break
+    assert promised == set()
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(busy_worlds(), st.sampled_from([Policy(victims="kueue"), *POLICIES]))
 def test_victims_are_legal_and_make_room(world: list[Event], policy: Policy) -> None:
     state = State()

@@ -175,3 +175,30 @@ async def test_refused_again_and_again_it_still_gets_there() -> None:
 
     assert (seen["high"], seen["job runs"], seen["gang is whole"]) == ("True", True, True)
     assert seen["gone"] == ["low", "plain-1", "plain-2"]
+
+
+async def test_one_that_is_always_refused_keeps_nobody_else() -> None:
+    b = begin()
+    await b.settle()
+    refused = MemoryApi._do
+
+    class Stubborn(MemoryApi):
+        def _do(self, action: Action) -> bool:
+            if "bad" in str(getattr(action, "name", "")):
+                return False
+            return refused(self, action)
+
+    stubborn = Stubborn(b.cluster, b.clock)
+    stubborn._numbers = b.api._numbers
+    b.api = stubborn
+    b.cluster.writer = stubborn  # type: ignore[assignment]
+    b.put("Pod", pod("bad", "1"))
+    b.put("Pod", pod("good", "1"))
+
+    for _ in range(20):
+        await b.loop.once()
+        b.clock.time += 0.01
+
+    assert b.get("Pod", "default/good")["spec"].get("nodeName")
+    assert "nodeName" not in b.get("Pod", "default/bad")["spec"]
+    assert b.cluster.decide_at() is not None

@@ -29,6 +29,7 @@ from makeway.kinds.skypilot import Launch, managed_job
 from makeway.kinds.skypilot.objects import CLUSTER, MANAGED_ID, REQUESTED
 
 Object = dict[str, Any]
+PREEMPTIONS = Resource("makeway.dev", "v1alpha1", "preemptions")
 WORKLOADS = Resource("kueue.x-k8s.io", "v1beta2", "workloads")
 _COLUMNS = (
     "ID",
@@ -206,10 +207,19 @@ async def managed_jobs(client: Client) -> list[ManagedJob]:
         for workload in await client.list(WORKLOADS)
         for owner in workload["metadata"].get("ownerReferences") or []
     }
+    fallen = [
+        str(victim["workload"])
+        for record in await client.list(PREEMPTIONS)
+        for victim in record["spec"].get("victims") or []
+    ]
     now = SystemClock().now()
     rows = [
         _managed(
-            job, [p for p in pods if _owned_by(p, job)], workloads.get(job["metadata"]["uid"]), now
+            job,
+            [p for p in pods if _owned_by(p, job)],
+            workloads.get(job["metadata"]["uid"]),
+            fallen.count(f"{job['metadata']['namespace']}/{job['metadata']['name']}"),
+            now,
         )
         for job in jobs
     ]
@@ -221,9 +231,12 @@ def _owned_by(pod: Object, job: Object) -> bool:
     return any(owner["uid"] == job["metadata"]["uid"] for owner in owners)
 
 
-def _managed(job: Object, pods: list[Object], workload: Object | None, now: float) -> ManagedJob:
+def _managed(
+    job: Object, pods: list[Object], workload: Object | None, fallen: int, now: float
+) -> ManagedJob:
+    """`fallen`: how often a job without a queue was evicted from its nodes; the queue counts for the others."""
     metadata, status = job["metadata"], job.get("status") or {}
-    recoveries = _evictions(workload)
+    recoveries = _evictions(workload) or fallen
     ended = _ended_at(job)
     # Work of earlier starts counts too; the queue keeps its sum.
     past = float(
@@ -274,7 +287,7 @@ def _state(
     living = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
     if any((pod.get("status") or {}).get("phase") == "Running" for pod in living):
         return "RUNNING", ""
-    why = _waiting(workload)
+    why = _waiting(workload) or _no_node(living)
     if recoveries:
         return "RECOVERING", why
     return ("STARTING", why) if living and not why else ("PENDING", why)
@@ -284,6 +297,14 @@ def _waiting(workload: Object | None) -> str:
     for condition in ((workload or {}).get("status") or {}).get("conditions") or []:
         if condition["type"] == "QuotaReserved" and condition["status"] == "False":
             return str(condition.get("message") or "")
+    return ""
+
+
+def _no_node(pods: list[Object]) -> str:
+    for pod in pods:
+        for condition in (pod.get("status") or {}).get("conditions") or []:
+            if condition["type"] == "PodScheduled" and condition["status"] == "False":
+                return str(condition.get("message") or "")
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from makeway.cli.cluster import with_client
 from makeway.cli.output import out
-from makeway.cli.podlogs import follow
+from makeway.cli.podlogs import follow, succeeded
 from makeway.cli.tasks import (
     chosen_name,
     moment,
@@ -63,7 +63,9 @@ def launch(
             await client.create(PODS, pod, namespace)
         _tell(task, asked, pods)
         if not detach:
-            await follow(client, namespace, pods[0]["metadata"]["name"], "", wait_for_start=True)
+            head = pods[0]["metadata"]["name"]
+            await follow(client, namespace, head, "", wait_for_start=True)
+            await succeeded(client, namespace, head, name)
 
     with_client(home, work)
 

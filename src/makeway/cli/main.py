@@ -83,6 +83,10 @@ def common(
 ) -> None:
     out.verbose = verbose
     out.log_format = _log_format(log_format)
+    if verbose:
+        from makeway.cli.logs import set_up_logs
+
+        set_up_logs(log_format, verbose=True)
 
 
 def _log_format(said: str) -> str:

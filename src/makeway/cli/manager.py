@@ -37,7 +37,11 @@ async def _manage(home: Path, options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     config = load(options.config) if options.config is not None else Configuration()
-    token = await _token_of(home)
+    parent = asyncio.create_task(_orphaned(), name="parent")
+    token = await _token_of(home, stop, parent)
+    if token is None:
+        parent.cancel()
+        return
     async with Client(embedded(home / "api.sock", token)) as client:
         node = None
         if options.local_node:
@@ -50,12 +54,12 @@ async def _manage(home: Path, options: Options) -> None:
             asyncio.create_task(run_controllers(client), name="controllers"),
             asyncio.create_task(run_pretended(client), name="pretended nodes"),
             asyncio.create_task(run_scheduler(client, config, clock, ready), name="scheduler"),
-            asyncio.create_task(_orphaned(), name="parent"),
+            parent,
         ]
         if node is not None:
             tasks.append(asyncio.create_task(node.run(), name="node"))
         await _until(stop, ready, tasks)
-        parent_lives = not tasks[3].done()
+        parent_lives = not parent.done()
         if stop.is_set() and parent_lives and node is not None:
             await node.stop_pods()
         for task in tasks:
@@ -63,9 +67,11 @@ async def _manage(home: Path, options: Options) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _token_of(home: Path) -> str:
-    """The API's process writes it at its first start; we may be faster."""
+async def _token_of(home: Path, stop: asyncio.Event, parent: asyncio.Task[None]) -> str | None:
+    """The API's process writes it at its first start; we may be faster. None when there will be no API to manage."""
     while not (token := _token(home)):
+        if stop.is_set() or parent.done():
+            return None
         await asyncio.sleep(0.01)
     return token
 

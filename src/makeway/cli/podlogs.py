@@ -16,6 +16,7 @@ from makeway.errors import UserError
 
 Object = dict[str, Any]
 _SILENT_STREAM_S = 24 * 3600.0
+_ENDED_WITHIN = 50  # tenths of a second between the last line and the pod's end
 
 
 def logs(
@@ -108,6 +109,33 @@ async def follow(
     async for line in client.stream(path, asked, _SILENT_STREAM_S):
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.flush()
+
+
+async def succeeded(client: Client, namespace: str, pod: str, task: str) -> None:
+    """After its last line: a task that failed, or was stopped, is no success of the command that ran it."""
+    found: Object = {}
+    for _ in range(_ENDED_WITHIN):
+        try:
+            found = await client.get(PODS, pod, namespace)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            break
+        phase = found["status"].get("phase")
+        if phase == "Succeeded":
+            return
+        if phase == "Failed" or found["metadata"].get("deletionTimestamp"):
+            break
+        await asyncio.sleep(0.1)
+    raise UserError(_ending(found, task), hint="Who was evicted for whom: makeway get preemptions")
+
+
+def _ending(pod: Object, task: str) -> str:
+    for status in (pod.get("status") or {}).get("containerStatuses") or []:
+        ended = (status.get("state") or {}).get("terminated")
+        if ended and ended.get("exitCode"):
+            return f"{task} ended with exit code {ended['exitCode']}."
+    return f"{task} was stopped before it ended."
 
 
 async def _until_started(client: Client, namespace: str, pod: str) -> None:

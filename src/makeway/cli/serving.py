@@ -38,9 +38,20 @@ async def _serve(home: Home, port: int, options: Options, announce: Sequence[str
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    _keep_to_ourselves("MAKEWAY_READY_FD")
     manager = await _start_manager(home, options)
-    async with serving(home.path, port) as server:
-        await _keep_manager(home, options, manager, stop, announce, server)
+    try:
+        async with serving(home.path, port) as server:
+            await _keep_manager(home, options, manager, stop, announce, server)
+    finally:
+        await _stop_manager(manager)  # the API may not have come up: a taken port, a damaged file
+
+
+def _keep_to_ourselves(variable: str) -> None:
+    """Who waits on the other end learns of our end only when no child of ours holds the pipe too."""
+    descriptor = os.environ.get(variable)
+    if descriptor is not None:
+        os.set_inheritable(int(descriptor), False)
 
 
 async def _start_manager(home: Home, options: Options) -> Process:

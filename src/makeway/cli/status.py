@@ -217,11 +217,11 @@ def _node_line(node: Object, pods: list[Object]) -> NodeLine:
         if pod["spec"].get("nodeName") == name and pod["status"].get("phase") in _OPEN_PHASES
     ]
     offered = {
-        resource: str(amount)
+        resource: _short(resource, amount_of(resource, str(amount)))
         for resource, amount in ((node.get("status") or {}).get("allocatable") or {}).items()
         if resource in _RESOURCES or "/" in resource
     }
-    used = {resource: format_amount(resource, _requested(here, resource)) for resource in offered}
+    used = {resource: _short(resource, _requested(here, resource)) for resource in offered}
     return NodeLine(name=name, ready=_is_ready(node), used=used, offered=offered, pods=len(here))
 
 
@@ -233,6 +233,13 @@ def _requested(pods: list[Object], resource: str) -> int:
         for pod in pods
         for container in pod["spec"]["containers"]
     )
+
+
+def _short(resource: str, amount: int) -> str:
+    """Memory as people speak of it; everything else as it is written."""
+    if resource == "memory" and amount % 2**30:
+        return f"{amount / 2**30:.1f}Gi"
+    return format_amount(resource, amount)
 
 
 def _is_ready(node: Object) -> bool:
@@ -258,8 +265,8 @@ def _queue_line(queue: Object) -> QueueLine:
         cohort=str(spec.get("cohortName") or spec.get("cohort") or ""),
         pending=int(status_.get("pendingWorkloads") or 0),
         admitted=int(status_.get("admittedWorkloads") or 0),
-        used={name: format_amount(name, used.get(name, 0)) for name in quota},
-        quota={name: format_amount(name, amount) for name, amount in quota.items()},
+        used={name: _short(name, used.get(name, 0)) for name in quota},
+        quota={name: _short(name, amount) for name, amount in quota.items()},
     )
 
 
@@ -282,7 +289,7 @@ def _print(found: Status) -> None:
         ("NAME", "COHORT", "IN USE / QUOTA", "ADMITTED", "PENDING"),
     )
     head = ("NAMESPACE", "NAME", "PRIORITY", "QUEUE", "PODS RUNNING", "AGE")
-    _section("Running", [_work_row(line, now) for line in found.running], head)
+    _section("Running or starting", [_work_row(line, now) for line in found.running], head)
     _section("Waiting", [_work_row(line, now) for line in found.waiting], head)
     lately = sorted(found.evicted, key=lambda line: -line.at)[:_LATELY]
     _section(

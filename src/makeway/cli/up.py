@@ -203,8 +203,10 @@ def _arguments(home: Home, port: int | None, options: Options) -> list[str]:
 
 
 def _run_here(home: Home, port: int | None, options: Options) -> None:
+    from makeway.cli.logs import set_up_logs
     from makeway.cli.serving import serve_until_stopped
 
+    set_up_logs(options.log_format, verbose=options.verbose)
     with home.locked():
         _keep(home, options)
         serve_until_stopped(home, port or 0, options, announce=_announce(home))

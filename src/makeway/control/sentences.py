@@ -14,6 +14,8 @@ def sentence(reason: Reason) -> str:
         return _no_nodes(reason)
     if reason.kind == "waiting-for-victims" and not reason.message:
         return _waiting_for_victims(reason)
+    if reason.kind == "patience":
+        return f"waits for {_names(reason.holders)} to end, which costs nobody any work, rather than evict"
     if reason.kind == "gang-incomplete":
         return _gang_incomplete(reason)
     return reason.message or reason.kind.replace("-", " ")

@@ -167,7 +167,15 @@ class _Cycle:
         found = [(name, self.state.pending[name].head()) for name in self.open]
         heads = [(name, head.id) for name, head in found if head is not None]
         self.open = [name for name, _ in heads]
+        if self.rounds == 0:
+            # Whoever holds room comes for it, whoever stands before it in its line meanwhile.
+            holders = [h for h in self.serving.holds.holders() if self.state.is_active(h[0])]
+            heads = [*holders, *(head for head in heads if head not in holders)]
         return heads
+
+    def _close(self, queue: QueueName) -> None:
+        if queue in self.open:
+            self.open.remove(queue)
 
     # -- after a round -------------------------------------------------------------------------------------------
 
@@ -240,7 +248,7 @@ class _Cycle:
             return True
         if how is not Requeue.LOST and not untried:
             # The head stays where it is, and room only shrinks within a cycle: nobody behind it has a turn.
-            self.open.remove(entry.queue)
+            self._close(entry.queue)
             if how is Requeue.NO_CANDIDATES:
                 self.serving.blocked[entry.queue] = entry
         return untried or entry.outcome is Outcome.PREEMPTS

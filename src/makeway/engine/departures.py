@@ -18,9 +18,13 @@ class Departures:
     def __contains__(self, workload: object) -> bool:
         return workload in self._held
 
+    def ids(self) -> set[WorkloadId]:
+        return set(self._held)
+
     def add(self, held: Held) -> None:
-        self._held[held.id] = held
-        self._count(held, 1)
+        if held.id not in self._held:
+            self._held[held.id] = held
+            self._count(held, 1)
 
     def discard(self, held: Held) -> None:
         if self._held.pop(held.id, None) is not None:
@@ -35,3 +39,8 @@ class Departures:
         """Inside a what-if: their quota as if they were gone. They stay members; searches leave them out by name."""
         for queue, freed in self._freed.items():
             ledger.remove_usage(queue, freed)
+
+    def release_rest(self, ledger: Ledger) -> None:
+        """Inside a what-if: those who still count, gone as members too."""
+        for workload in self._held:
+            ledger.release(workload)

@@ -7,10 +7,9 @@ divided by its weight (dominant resource fairness on the borrowed part only). A 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
-from makeway.engine.quota import FlavorResource, QuotaNode
+from makeway.engine.quota import QuotaNode
 
 
 class Share(NamedTuple):
@@ -75,7 +74,3 @@ def _child_towards(cohort: QuotaNode, node: QuotaNode) -> QuotaNode:
     while node.parent is not None and node.parent is not cohort:
         node = node.parent
     return node
-
-
-def borrows_any(node: QuotaNode, frs: Iterable[FlavorResource]) -> bool:
-    return node.is_borrowing(frs)

@@ -31,9 +31,7 @@ POD_AFFINITY = "node(s) didn't match pod affinity rules"
 POD_ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
 # Removing pods from the node cannot help with these.
-UNRESOLVABLE = frozenset(
-    {WRONG_NAME, CORDONED, TAINTED, AFFINITY, VOLUME, SPREAD_LABEL, POD_AFFINITY}
-)
+UNRESOLVABLE = frozenset({WRONG_NAME, CORDONED, TAINTED, AFFINITY, VOLUME, SPREAD_LABEL})
 
 
 def site_verdict(shape: PodShape, node: Node) -> str:

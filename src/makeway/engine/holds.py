@@ -6,8 +6,10 @@ keeps nothing between cycles, so under its policy there are no holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from makeway.engine.entries import Entry
-from makeway.engine.ledger import usage_of
+from makeway.engine.ledger import Held, usage_of
 from makeway.engine.policy import Policy
 from makeway.engine.quota import Usage
 from makeway.engine.state import State
@@ -36,12 +38,23 @@ class Holds:
     def __contains__(self, workload: object) -> bool:
         return workload in self._live
 
+    def holders(self) -> list[tuple[QueueName, WorkloadId]]:
+        return sorted((h.queue, key) for key, h in self._live.items() if h.queue is not None)
+
     def claims(self) -> dict[WorkloadId, tuple[QueueName, Usage]]:
         return {
             key: (hold.queue, usage_of(self._state.workloads[key], hold.admission))
             for key, hold in self._live.items()
             if hold.queue is not None and hold.admission is not None
         }
+
+    def victims(self) -> Iterator[Held]:
+        """Who was told in earlier cycles, and has not left yet."""
+        for hold in self._live.values():
+            for victim in hold.victims:
+                held = self._state.ledger.get(victim)
+                if held is not None and held.workload.evicted_at is not None:
+                    yield held
 
     def weaker_than(self, entry: Entry) -> list[WorkloadId]:
         """Whose room this one may take: the lowest priority first, then the youngest."""

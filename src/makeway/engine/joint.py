@@ -16,14 +16,13 @@ from makeway.engine.holds import hold_for
 from makeway.engine.placement import Demand, Shortfall, with_flavors
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Proposal
-from makeway.engine.quota import FlavorResource
 from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
 from makeway.engine.state import State
 from makeway.engine.victims import least_loss
 from makeway.engine.victims.candidates import Request
 from makeway.engine.victims.quota_room import QuotaRoom
 from makeway.engine.victims.roster import Roster
-from makeway.model.decision import Decision, Evict, Hold, Wait
+from makeway.model.decision import Decision, Hold, Wait
 from makeway.model.queue import Flavor, QueueName
 from makeway.model.workload import Assignment, Placed, Workload
 
@@ -98,18 +97,19 @@ class Joint:
         demands = self.demands(workload, proposal.assignments())
         ledger = self.state.ledger
         with ledger.what_if():
-            self._release_leaving()
+            self.release_leaving()
             quota = self.quota_room(workload, queue, proposal, need=proposal.need)
             room = self.seating.find_room(workload, demands, self.legality(quota), quota)
-        return None if isinstance(room, Shortfall) else room
+            return None if isinstance(room, Shortfall) else room
 
-    def _release_leaving(self) -> None:
-        for workload in list(self.state.workloads.values()):
-            if workload.evicted_at is not None and workload.admission is not None:
-                self.state.ledger.release(workload.id)
-        for fallen, pods in self.seating.fallen:
-            if not pods:
-                self.state.ledger.release(fallen)
+    def release_leaving(self) -> bool:
+        """Inside a what-if: the quota of everybody who was told to stop, in this cycle or before. False: nobody was."""
+        ledger = self.state.ledger
+        fallen = [workload for workload, pods in self.seating.fallen if not pods]
+        leaving = [held.id for held in ledger.leaving()]
+        for workload in dict.fromkeys([*leaving, *fallen]):
+            ledger.release(workload)
+        return bool(leaving or fallen)
 
     def _as_many_as_fit(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
         """Independent pods: one that fits is enough to start."""
@@ -150,7 +150,7 @@ class Joint:
                     candidate.workload.id in quota.candidates and not roster.protected[unit]
                 )
                 band[unit] = candidate.workload.priority
-            return least_loss.Legal(mask=mask, band=np.asarray(band))
+            return least_loss.Legal(mask=mask, band=np.asarray(band), rule=quota.rule)
 
         return legal
 
@@ -166,29 +166,22 @@ class Joint:
             if roster.candidates[unit].whole
         ]
         demands = self.demands(entry.workload, entry.proposal.assignments())
-        return self.seating.room_without(entry.workload, demands, chosen)
+        room = self.seating.room_without(entry.workload, demands, chosen)
+        if room is None:
+            return None
+        return msgspec.structs.replace(room, rules={v.held.id: v.rule for v in entry.victims})
 
-    def way(self, entry: Entry, room: Room, need: frozenset[FlavorResource]) -> list[Decision]:
+    def way(self, entry: Entry, room: Room) -> list[Decision]:
         """The evictions, each by the rule that allows it, and the hold of quota and nodes."""
-        quota = self.quota_room(entry.workload, entry.queue, entry.proposal, need=need)
         decisions = self.seating.make_way(entry.workload, room, placement=room.placement)
-        return [self._completed(d, entry, quota) for d in decisions if not isinstance(d, Wait)]
-
-    def _completed(self, decision: Decision, entry: Entry, quota: QuotaRoom) -> Decision:
-        match decision:
-            case Evict():
-                rule = (
-                    quota.rule(decision.workload)
-                    if decision.workload in quota.candidates
-                    else "PodPriority"
-                )
-                reason = msgspec.structs.replace(decision.reason, kueue="Preempted", rule=rule)
-                return msgspec.structs.replace(decision, reason=reason)
-            case Hold():
-                kept = hold_for(entry, self.now, self.policy)
-                return msgspec.structs.replace(decision, queue=kept.queue, admission=kept.admission)
-            case _:
-                return decision
+        kept = hold_for(entry, self.now, self.policy)
+        return [
+            msgspec.structs.replace(decision, queue=kept.queue, admission=kept.admission)
+            if isinstance(decision, Hold)
+            else decision
+            for decision in decisions
+            if not isinstance(decision, Wait)
+        ]
 
     def legality_of_admitted(self, workload: Workload) -> Legality:
         """For pods of a workload that holds quota already: nodes may be short again, after a node was lost."""

@@ -116,9 +116,8 @@ class Ledger:
     def __init__(self) -> None:
         self._held: dict[str, Members] = {}  # by queue
         self._queue_of: dict[WorkloadId, str] = {}
-        self._usage: dict[
-            str, dict[FlavorResource, int]
-        ] = {}  # by queue; shared with the tree's nodes
+        # By queue; the same tables as in the tree's nodes.
+        self._usage: dict[str, dict[FlavorResource, int]] = {}
         self._generation: dict[str, int] = {}
         self._rebuilds = 0
         self._journal: list[tuple[dict[Any, Any], Any, Any]] | None = None
@@ -140,6 +139,10 @@ class Ledger:
     def held_in(self, queue: str) -> Members:
         members = self._held.get(queue)
         return _NOBODY if members is None else members
+
+    def leaving(self) -> list[Held]:
+        """Of all queues: those who were told to go and still hold their quota."""
+        return [held for members in self._held.values() for held in members.leaving()]
 
     def get(self, workload: WorkloadId) -> Held | None:
         queue = self._queue_of.get(workload)

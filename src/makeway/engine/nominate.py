@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
@@ -17,7 +18,7 @@ from makeway.engine.proposal import Mode, Offer, Possibility, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage, borrowing_height
 from makeway.engine.state import State
-from makeway.engine.victims.candidates import Request
+from makeway.engine.victims.candidates import RULE_OF, Request
 from makeway.engine.victims.policies import ChooseVictims, choice_of
 from makeway.engine.victims.spare import Victim
 from makeway.model.queue import QueueName
@@ -35,7 +36,9 @@ class Nominator:
         self.policy = policy
         self.joint = joint
         self.choose: ChooseVictims = choice_of(policy)
-        self.excluded: Container[object] = ()  # on their way out already: no candidates any more
+        self.claims: Mapping[WorkloadId, tuple[QueueName, Usage]] = {}  # shared with `Serving`
+        # Who is no candidate in this cycle, whatever the rules say.
+        self.out_of_reach: set[WorkloadId] = set()
 
     def nominate(self, head: WorkloadId, queue: QueueName) -> Entry:
         entry = Entry(self.state.workloads[head], queue)
@@ -82,10 +85,32 @@ class Nominator:
         assigner = self.assigner(entry.workload, entry.queue)
         tried = self.state.tried_flavors(entry.workload, entry.queue)
         full = assigner.assign(entry.workload, tried=tried)
+        if self._fits_once_others_left(entry.workload, entry.queue, full):
+            entry.propose(msgspec.structs.replace(full, mode=Mode.DEFERRED_FIT), [])
+            return
         victims = self.victims_for(entry.workload, entry.queue, full)
         entry.propose(full, victims)
         if not _gets_in(full, victims) and self.policy.partial_admission:
             self._propose_smaller(entry, assigner, tried)
+
+    def _fits_once_others_left(
+        self, workload: Workload, queue: QueueName, proposal: Proposal
+    ) -> bool:
+        """Those who were told to stop free enough when they are gone: nobody else has to fall."""
+        if proposal.mode is not Mode.PREEMPT or self.joint is None or not self.policy.by_loss:
+            return False
+        with self._beside_claims(workload):
+            left = self.joint.release_leaving()
+            return left and self.state.ledger.queue(queue).fits(proposal.usage)
+
+    @contextmanager
+    def _beside_claims(self, workload: Workload) -> Iterator[None]:
+        """With the room counted that others have been promised, since what frees it was told to stop for them."""
+        with self.state.ledger.what_if():
+            for key, (queue, usage) in self.claims.items():
+                if key != workload.id:
+                    self.state.ledger.add_usage(queue, usage)
+            yield
 
     def _propose_smaller(self, entry: Entry, assigner: Assigner, tried: Tried) -> None:
         """The largest size that gets in, victims allowed: by bisection, since a smaller size never fits worse."""
@@ -111,11 +136,11 @@ class Nominator:
         only = frozenset(entry.proposal.usage)
         with ledger.what_if():
             without.free_room(ledger)
-            self.excluded = without
-            assigner = self.assigner(entry.workload, entry.queue, only=only)
+            again = Nominator(self.state, self.now, self.policy)
+            again.out_of_reach = self.out_of_reach | without.ids()
+            assigner = again.assigner(entry.workload, entry.queue, only=only)
             proposal = assigner.assign(entry.workload, counts=entry.counts)
-            victims = self.victims_for(entry.workload, entry.queue, proposal)
-            self.excluded = ()
+            victims = again.victims_for(entry.workload, entry.queue, proposal)
         if proposal.mode is Mode.FIT:
             proposal = msgspec.structs.replace(proposal, mode=Mode.DEFERRED_FIT)
         entry.propose(proposal, victims, entry.counts)
@@ -145,7 +170,8 @@ class Nominator:
         """The cheapest for quota and nodes together. Only those that hold quota are named here; the rest falls with them."""
         if not workload.preempts:
             return []
-        room = joint.room_by_evicting(workload, queue, proposal)
+        with self._beside_claims(workload):
+            room = joint.room_by_evicting(workload, queue, proposal)
         if room is None:
             # What this very cycle admitted can still be taken back: nobody falls.
             found = self._choose(workload, queue, proposal.usage, proposal.need)
@@ -153,15 +179,11 @@ class Nominator:
         quota = joint.quota_room(workload, queue, proposal, need=proposal.need)
         ledger = self.state.ledger
         chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
-        named = [
-            Victim(held, quota.rule(key))
+        return [
+            Victim(held, RULE_OF[quota.candidates[key].variant])
             for key, held in chosen
             if held and key in quota.candidates
         ]
-        if named:
-            return named
-        # Nobody new has to fall: those who are leaving free enough, as Kueue would list them.
-        return self._choose(workload, queue, proposal.usage, proposal.need)
 
     def _just_admitted(self, victim: Victim) -> bool:
         known = self.state.workloads.get(victim.held.id)
@@ -181,7 +203,7 @@ class Nominator:
             policy=self.policy,
             now=self.now,
             usable=self._is_usable,
-            excluded=self.excluded,
+            excluded=self.out_of_reach,
         )
         return self.choose(self.state.ledger, request)
 

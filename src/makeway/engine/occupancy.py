@@ -207,31 +207,31 @@ class Occupancy:
 
     def _rooms_to_come(self, workload: Workload) -> list[tuple[NodeName, Vector]]:
         shapes = {pod_set.name: pod_set.shape for pod_set in workload.pod_sets}
+        return [
+            (node, self.table.need(shapes[pod_set]) * count)
+            for (pod_set, node), count in self.promised_places(workload).items()
+            if pod_set in shapes
+        ]
+
+    def promised_places(self, workload: Workload) -> Counter[tuple[str, NodeName]]:
+        """Places of the workload's placement that no pod has taken; no more of them than pods are to come."""
         here: Counter[tuple[str, NodeName]] = Counter()
-        ended: Counter[str] = Counter()
+        to_come: Counter[str] = Counter()
+        for placed in workload.placement:
+            to_come[placed.pod_set] += placed.count
         for pod in self.by_workload.get(workload.id, {}).values():
             if pod.node is not None and not terminal(pod):
                 here[pod.pod_set, pod.node] += 1
+                to_come[pod.pod_set] -= 1  # wherever it went, its place is not needed any more
             elif pod.phase == "Succeeded":
-                ended[pod.pod_set] += 1
-        rooms: list[tuple[NodeName, Vector]] = []
-        for placed in workload.placement:
-            to_come = placed.count - here[placed.pod_set, placed.node]
-            done = min(max(0, to_come), ended[placed.pod_set])
-            ended[placed.pod_set] -= done
-            to_come -= done
-            if to_come > 0 and placed.pod_set in shapes:
-                rooms.append((placed.node, self.table.need(shapes[placed.pod_set]) * to_come))
-        return rooms
-
-    def promised_places(self, workload: Workload) -> Counter[tuple[str, NodeName]]:
-        """Places of the workload's placement that no pod has taken yet."""
+                to_come[pod.pod_set] -= 1
         left: Counter[tuple[str, NodeName]] = Counter()
         for placed in workload.placement:
-            left[placed.pod_set, placed.node] += placed.count
-        for pod in self.by_workload.get(workload.id, {}).values():
-            if pod.node is not None and not terminal(pod):
-                left[pod.pod_set, pod.node] -= 1
+            open_places = placed.count - here[placed.pod_set, placed.node]
+            count = min(open_places, to_come[placed.pod_set])
+            if count > 0:
+                left[placed.pod_set, placed.node] = count
+                to_come[placed.pod_set] -= count
         return left
 
 

@@ -170,10 +170,6 @@ class PendingQueue:
             return how is not Requeue.NAMESPACE_MISMATCH
         return untried_flavors or how in _RETRIED_AT_ONCE
 
-    def park(self, workload: Workload) -> None:
-        self.remove(workload.id, keep_mark=True)
-        self._parked[workload.id] = workload
-
     # -- waking --------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:

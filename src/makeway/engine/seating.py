@@ -26,8 +26,12 @@ from makeway.engine.victims.oracle import QuotaTest
 from makeway.engine.victims.roster import Candidate, Roster, lift
 from makeway.model.decision import Admit, Bind, Decision, Evict, Hold, Wait
 from makeway.model.node import NodeName
-from makeway.model.reason import Holder, NodeVerdict, Reason, Shortage
+from makeway.model.reason import Holder, Kind, NodeVerdict, Reason, Shortage
 from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape, Workload, WorkloadId
+
+PATIENCE = "patience"
+RESERVATION = "reservation"
+_WAITING_BY_RULE: dict[str, Kind] = {PATIENCE: "patience", RESERVATION: "reservation"}
 
 Legality = Callable[[Workload, Roster], least_loss.Legal]
 
@@ -37,7 +41,10 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
 
     placement: tuple[Placed, ...]
     victims: tuple[Candidate, ...] = ()
+    rules: dict[WorkloadId, str] = {}  # by which rule of the queues each victim falls
     later: bool = False  # not before somebody is gone
+    comes_at: float | None = None  # by itself, when these have ended as they said
+    comes_from: tuple[WorkloadId, ...] = ()
     loss_ms: int = 0
     bound_ms: int = 0
     steps: int = 0
@@ -126,9 +133,17 @@ class Seating:
         with self.table.what_if():
             for hold in self.holds.values():
                 holder = self.workloads.get(hold.workload)
-                if hold.workload == workload.id or (holder and holder.rank < workload.rank):
+                open_to_it = hold.workload == workload.id or (
+                    holder and holder.rank < workload.rank
+                )
+                if open_to_it or self._ends_before(workload, hold):
                     self._take_hold(hold, -1)
             yield
+
+    def _ends_before(self, workload: Workload, hold: Hold) -> bool:
+        """Backfill: it says that it has ended before the one who waits could start."""
+        runs = workload.checkpoint.expected_runtime_s
+        return hold.rule == RESERVATION and runs is not None and self.now + runs <= hold.until
 
     @contextmanager
     def _once_they_are_gone(self) -> Iterator[None]:
@@ -188,17 +203,69 @@ class Seating:
                     return Room(placement=soon, later=True)
                 if not may_evict or not workload.preempts:
                     return _short(now, demands)
-                victims = self._victims(workload, demands, legality, quota)
+                by_waiting = self._room_by_waiting(workload, demands, quota)
+                if by_waiting is not None:
+                    return by_waiting
+                legal = self._banded(legality(workload, self.roster))
+                victims = self._victims(demands, legal, quota)
         if victims is not None:
             return Room(
                 placement=victims.placement,
                 victims=victims.chosen,
+                rules={v.workload.id: legal.rule(v.workload.id) for v in victims.chosen},
                 later=True,
                 loss_ms=victims.loss_ms,
                 bound_ms=victims.bound_ms,
                 steps=victims.steps,
             )
         return _short(now, demands)
+
+    def _room_by_waiting(
+        self, workload: Workload, demands: Sequence[Demand], quota: QuotaTest | None
+    ) -> Room | None:
+        """Who would rather wait than evict: the earliest moment at which enough others will have ended by themselves."""
+        patience = workload.checkpoint.patience_s
+        if patience <= 0 or (quota is not None and not quota.fits(frozenset())):
+            return None
+        ending = self._ending_by(self.now + patience)
+        return self._room_after_ends(demands, ending)
+
+    def _ending_by(self, latest: float) -> list[tuple[float, Pod]]:
+        """Pods that said how long they run and end by then; who has overrun its word is not believed."""
+        ending = []
+        for workload_id, members in self.occupancy.by_workload.items():
+            workload = self.workloads.get(workload_id)
+            if workload is None or workload.checkpoint.expected_runtime_s is None:
+                continue
+            for pod in members.values():
+                if occupies(pod) and pod.started_at is not None and pod.gone_by is None:
+                    end = pod.started_at + workload.checkpoint.expected_runtime_s
+                    if self.now < end <= latest:
+                        ending.append((end, pod))
+        return sorted(ending, key=lambda item: (item[0], item[1].id))
+
+    def _room_after_ends(
+        self, demands: Sequence[Demand], ending: Sequence[tuple[float, Pod]]
+    ) -> Room | None:
+        moments = sorted({end for end, _ in ending})
+        best: Room | None = None
+        low, high = 0, len(moments) - 1
+        while low <= high:  # later is never worse, so halving finds the earliest
+            middle = (low + high) // 2
+            gone = [pod for end, pod in ending if end <= moments[middle]]
+            with self.table.what_if():
+                for pod in gone:
+                    self._lift(pod)
+                placement = self.placer.place(demands)
+            if isinstance(placement, Shortfall):
+                low = middle + 1
+            else:
+                names = tuple(sorted({pod.workload for pod in gone}))
+                best = Room(
+                    placement=placement, later=True, comes_at=moments[middle], comes_from=names
+                )
+                high = middle - 1
+        return best
 
     def room_without(
         self, workload: Workload, demands: Sequence[Demand], victims: Sequence[Candidate]
@@ -214,14 +281,9 @@ class Seating:
         return Room(placement=placement, victims=tuple(victims), later=True, loss_ms=loss_ms)
 
     def _victims(
-        self,
-        workload: Workload,
-        demands: Sequence[Demand],
-        legality: Legality,
-        quota: QuotaTest | None,
+        self, demands: Sequence[Demand], legal: least_loss.Legal, quota: QuotaTest | None
     ) -> least_loss.Victims | None:
         roster = self.roster
-        legal = self._banded(legality(workload, roster))
         mask = legal.mask & ~self._already_fallen(roster)
         if (
             self.policy.victims == "kube"
@@ -308,27 +370,39 @@ class Seating:
         return self._roster
 
     def _candidates(self) -> Iterator[Candidate]:
+        for workload in self._holding_quota_only():
+            yield self._candidate(workload, (), whole=True)
         for workload_id, members in self.occupancy.by_workload.items():
-            workload = self.workloads.get(workload_id)
-            if workload is None or workload.finished or workload.evicted_at is not None:
+            found = self.workloads.get(workload_id)
+            if found is None or found.finished or found.evicted_at is not None:
                 continue
-            if workload.foreign and not self.policy.evict_foreign:
+            if found.foreign and not self.policy.evict_foreign:
                 continue
+            workload = found
             there = tuple(p for p in members.values() if occupies(p) and p.gone_by is None)
             if len(there) > 1:
                 there = tuple(sorted(there, key=lambda p: p.id))
-            if not there:
+            if not there and workload.admission is None:
                 continue
             if workload.gang is None and workload.admission is None:
                 for pod in there:
                     yield self._candidate(workload, (pod,), whole=False)
                 continue
             yield self._candidate(workload, there, whole=True)
-            spare = gang.surplus_of(workload, there)
+            # What holds quota gives it back whole: its surplus pods stay with it.
+            spare = gang.surplus_of(workload, there) if workload.admission is None else 0
             if spare:
                 self._surplus[workload_id] = spare
                 for pod in there:
                     yield self._candidate(workload, (pod,), whole=False)
+
+    def _holding_quota_only(self) -> Iterator[Workload]:
+        """Admitted, and none of its pods exists yet."""
+        for workload in self.workloads.values():
+            if workload.admission is None or workload.id in self.occupancy.by_workload:
+                continue
+            if workload.evicted_at is None and not workload.finished and workload.active:
+                yield workload
 
     def _candidate(self, workload: Workload, pods: tuple[Pod, ...], *, whole: bool) -> Candidate:
         loss = loss_of(
@@ -397,7 +471,7 @@ class Seating:
         if promised is not None:
             return promised
         demands = gang.demands_of(workload, pods)
-        waits_already = workload.id in self.holds
+        waits_already = self._waits_for_room(workload)
         room = self.find_room(
             workload, demands, legality, may_evict=may_evict and not waits_already
         )
@@ -407,15 +481,53 @@ class Seating:
             shortfall = (
                 room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
             )
-            return [
-                Wait(workload=workload.id, reason=self.why_not(workload, shortfall), parked=True)
-            ]
+            reserved = self._reserve(workload, demands, pods) if may_evict else []
+            why = self.why_not(workload, shortfall)
+            return [*reserved, Wait(workload=workload.id, reason=why, parked=not reserved)]
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
             return [self._admit(workload, binds)]
         if waits_already and not room.victims:
             return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
         return self.make_way(workload, room, nominations=binds)
+
+    def _waits_for_room(self, workload: Workload) -> bool:
+        """Room is on its way to it; what it merely keeps together while it waits is no promise of that."""
+        hold = self.holds.get(workload.id)
+        return hold is not None and hold.rule != RESERVATION
+
+    def _reserve(
+        self, workload: Workload, demands: Sequence[Demand], pods: Sequence[Pod]
+    ) -> list[Decision]:
+        """Large gangs do not starve: who has waited long keeps the places it could have, until it can have all."""
+        waited = self.now - workload.created_at
+        if waited < self.policy.reserve_after_s:
+            self._look_again(workload.created_at + self.policy.reserve_after_s)
+            return []
+        if len(pods) < 2 or any(
+            h.rule == RESERVATION and w != workload.id for w, h in self.holds.items()
+        ):
+            return []  # one at a time, the first in line
+        with self.table.what_if():
+            if workload.id in self.holds:
+                self._take_hold(self.holds[workload.id], -1)
+            kept = self.place_some(workload, demands)
+        nominations = gang.binds_of(demands, pods, kept)
+        start = self._room_after_ends(demands, self._ending_by(float("inf")))
+        until = (
+            start.comes_at
+            if start is not None and start.comes_at is not None
+            else self.now + self.policy.reserve_after_s
+        )
+        before = self.holds.get(workload.id)
+        if before is not None and before.nominations == nominations:
+            return []
+        self.end_hold(workload.id)
+        hold = Hold(workload=workload.id, nominations=nominations, until=until, rule=RESERVATION)
+        self.holds[workload.id] = hold
+        self._take_hold(hold, 1)
+        self._look_again(until)
+        return [hold]
 
     def _admit(self, workload: Workload, binds: tuple[Bind, ...]) -> Admit:
         self.take_places(binds)
@@ -495,7 +607,6 @@ class Seating:
         *,
         nominations: tuple[Bind, ...] = (),
         placement: tuple[Placed, ...] = (),
-        rule: str = "priority",
     ) -> list[Decision]:
         """Evict the victims, hold the room, and say what it waits for."""
         if workload.id in self.holds and not room.victims:
@@ -513,8 +624,9 @@ class Seating:
                     preemptor=workload.id,
                     reason=Reason(
                         kind="preempted",
+                        kueue="Preempted",
                         preemptor=workload.id,
-                        rule=rule,
+                        rule=room.rules.get(victim.workload.id, least_loss.PRIORITY),
                         loss=victim.loss_ms / 1000,
                     ),
                     loss=victim.loss_ms / 1000,
@@ -522,18 +634,23 @@ class Seating:
                 )
             )
             self._fall(victim)
+        if room.comes_at is not None:
+            longest = room.comes_at - self.now
         gone_by = max([self.now + longest, *(pod.gone_by or 0.0 for pod in self.going.values())])
         self.end_hold(workload.id)
         hold = Hold(
             workload=workload.id,
             placement=placement,
             nominations=nominations,
-            victims=tuple(dict.fromkeys(victim.workload.id for victim in room.victims)),
+            victims=tuple(dict.fromkeys(victim.workload.id for victim in room.victims))
+            or room.comes_from,
             until=gone_by + self.policy.hold_s,
             loss=room.loss_ms / 1000,
             bound=room.bound_ms / 1000,
             steps=room.steps,
-            rule=rule,
+            rule=PATIENCE
+            if room.comes_at is not None
+            else ", ".join(sorted(set(room.rules.values()))),
         )
         self.holds[workload.id] = hold
         self._take_hold(hold, 1)
@@ -547,7 +664,7 @@ class Seating:
     def _waiting_for_victims(self, workload: Workload) -> Reason:
         hold = self.holds[workload.id]
         return Reason(
-            kind="waiting-for-victims",
+            kind=_WAITING_BY_RULE.get(hold.rule, "waiting-for-victims"),
             kueue="WaitingForPreemptedWorkloads",
             verdicts=self._refusals(self._pending_shape(workload)),
             nodes_total=int(self.table.live.sum()),

@@ -6,6 +6,8 @@ keeps what is free while nobody makes room for it; whoever comes later must fit 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from makeway.engine.admission import checks_open
@@ -46,7 +48,7 @@ class Serving:
         self.nominator = nominator
         self.skipped: dict[str, int] = {}  # preemptions given up, by queue
         self.admitted: set[WorkloadId] = set()
-        # Of all rounds: they hold their quota until they are gone.
+        # Of all rounds, and of holds: they keep their quota until they are gone.
         self.victims = Departures()
         # Heads of strict queues that nobody makes room for: in every round they keep, in their turn, what is free.
         self.blocked: dict[QueueName, Entry] = {}
@@ -54,7 +56,10 @@ class Serving:
         # What heads that wait for their victims will need, from earlier cycles and rounds: others go around it.
         self.held_claims = self.holds.claims()
         self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = dict(self.held_claims)
+        nominator.claims = self.claims
         self._broken: list[Hold] = []
+        for held in self.holds.victims():
+            self.victims.add(held)
 
     def serve(self, nominated: list[Entry]) -> list[Entry]:
         """Gives each entry its outcome, in turn, on a ledger that already holds what came before. Returns that order."""
@@ -63,13 +68,26 @@ class Serving:
         with self.ledger.what_if():
             for queue, usage in self.claims.values():
                 self.ledger.add_usage(queue, usage)
-            for entry in in_order(entries, self.ledger, self.policy):
+            for entry in self._in_turn(entries):
                 self._serve(entry)
                 if entry.queue in self.blocked:
                     self.claims.pop(entry.workload.id, None)
                 else:
                     served.append(entry)
         return served
+
+    def _in_turn(self, entries: list[Entry]) -> Iterator[Entry]:
+        """Who was promised room comes for it before others keep it busy; only its own queue's line can put one before it."""
+        holders = [entry for entry in entries if entry.workload.id in self.holds]
+        others = [entry for entry in entries if entry.workload.id not in self.holds]
+        for holder in holders:
+            for entry in list(others):
+                ahead = entry.workload.priority > holder.workload.priority
+                if entry.queue == holder.queue and ahead:
+                    others.remove(entry)
+                    yield entry
+            yield holder
+        yield from in_order(others, self.ledger, self.policy)
 
     def _serve(self, entry: Entry) -> None:
         self._withdraw_claim(entry.workload.id)
@@ -87,8 +105,10 @@ class Serving:
             self._wait_without_victims(entry)
         elif proposal.mode is Mode.PREEMPT and entry.workload.preemption_gated:
             entry.wait(Requeue.GATED, "gated", "AdmissionGated", GATED)
-        elif proposal.mode is Mode.DEFERRED_FIT:
+        elif proposal.mode is Mode.DEFERRED_FIT and self._fits_when_all_have_left(entry):
             self._wait_for_room(entry)
+        elif proposal.mode is Mode.DEFERRED_FIT:
+            entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
         elif self._overlaps(entry):
             self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
@@ -125,7 +145,7 @@ class Serving:
     def _make_way_on_nodes(self, entry: Entry, room: Room) -> None:
         """Others fall for the nodes, and the room is held until they are gone."""
         self._claim(entry, entry.usage)
-        entry.way = self.joint.way(entry, room, need=frozenset(entry.proposal.usage))
+        entry.way = self.joint.way(entry, room)
         names = ", ".join(sorted({victim.workload.id for victim in room.victims}))
         entry.outcome = Outcome.PREEMPTS
         entry.wait(
@@ -144,7 +164,7 @@ class Serving:
         if room is None:
             return False
         entry.room = room
-        entry.way = self.joint.way(entry, room, need=entry.proposal.need)
+        entry.way = self.joint.way(entry, room)
         return True
 
     def take_nodes(self, entry: Entry, sign: int = 1) -> None:
@@ -168,6 +188,13 @@ class Serving:
             self.victims.free_room(self.ledger)
             for victim in entry.victims:
                 self.ledger.release(victim.held.id)
+            return self.ledger.queue(entry.queue).fits(entry.usage)
+
+    def _fits_when_all_have_left(self, entry: Entry) -> bool:
+        """Beside what earlier heads claim of it."""
+        with self.ledger.what_if():
+            self.joint.release_leaving()
+            self.victims.release_rest(self.ledger)
             return self.ledger.queue(entry.queue).fits(entry.usage)
 
     def _breaks_weaker_holds(self, entry: Entry) -> bool:
@@ -220,6 +247,9 @@ class Serving:
         self.take_nodes(entry)
         self.seating.end_hold(entry.workload.id)
         entry.outcome = Outcome.ADMITTED
+        if entry.workload.id in self.holds:
+            # Others stepped aside for it: it is not sent back in the very cycle in which it gets in.
+            self.nominator.out_of_reach.add(entry.workload.id)
 
     def _takes_back_only(self, entry: Entry) -> bool:
         """All its victims were admitted a moment ago, in this same cycle: nobody has to be stopped for it."""

@@ -66,13 +66,12 @@ class State:
         self.pending: dict[QueueName, PendingQueue] = {}
         # Looked at and found no nodes: not again before room may have appeared (the generation it was parked at).
         self.node_parked: dict[WorkloadId, int] = {}
-        self.waiting_for_nodes: dict[
-            QueueName, None
-        ] = {}  # queues with somebody parked for want of nodes
-        self.unqueued: dict[
-            WorkloadId, Workload
-        ] = {}  # would wait, but no queue takes them: see `queueing_problem`
-        self.unchecked: dict[WorkloadId, Workload] = {}  # hold quota, and their checks matter
+        # Queues with somebody parked for want of nodes.
+        self.waiting_for_nodes: dict[QueueName, None] = {}
+        # Would wait, but no queue takes them; `standing.why_waiting` says why.
+        self.unqueued: dict[WorkloadId, Workload] = {}
+        # Hold quota, and their admission checks have something to say.
+        self.unchecked: dict[WorkloadId, Workload] = {}
         self.unexplained: dict[WorkloadId, None] = {}  # in line, and never told why they wait
         # Why the last workload of this shape was parked.
         self.refusals: dict[tuple[QueueName, Shape], Reason] = {}

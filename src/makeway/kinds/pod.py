@@ -195,8 +195,8 @@ def pod_sets(pod: Json) -> list[Object]:
 
 
 def template_spec(pod: Json) -> Object:
-    """Its spec as a template: without what admission and binding put into it."""
-    return {k: v for k, v in spec(pod).items() if k not in ("schedulingGates", "nodeName")}
+    """Its spec as a template: as it was sent in, gates and all, without what binding put into it."""
+    return {k: v for k, v in spec(pod).items() if k != "nodeName"}
 
 
 def start_patch(pod: Json, update: Json) -> Object:

@@ -11,7 +11,10 @@ from typing import Literal
 import msgspec
 
 from makeway.kinds.metadata import Json, Object, metadata, name, namespace, reference, uid
+from makeway.kinds.pod import scheduler_name
 from makeway.kube.resources import API_VERSIONS
+
+ADMISSION = "kueue-admission"
 
 
 class Tell(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,3 +122,47 @@ def about(kind: str, obj: Json) -> Object:
     found = reference(obj, API_VERSIONS[kind], kind.split(".", 1)[0])
     version = metadata(obj).get("resourceVersion")
     return found | {"resourceVersion": version} if version else found
+
+
+def workload_event(found: Json, reason: str, note: str, *, warning: bool = False) -> Tell:
+    """What the part of Kueue that admits would tell."""
+    return Tell(
+        about=about("Workload", found),
+        type="Warning" if warning else "Normal",
+        reason=reason,
+        note=note,
+        component=ADMISSION,
+    )
+
+
+def pod_event(
+    found: Json,
+    reason: str,
+    note: str,
+    *,
+    action: str,
+    warning: bool = False,
+    related: Object | None = None,
+) -> Tell:
+    """What the pod's own scheduler would tell."""
+    return Tell(
+        about=about("Pod", found),
+        type="Warning" if warning else "Normal",
+        reason=reason,
+        note=note,
+        component=scheduler_name(found),
+        action=action,
+        related=related,
+    )
+
+
+def pod_status(found: Json, change: Object) -> Patch:
+    """Conditions merge by type; nobody else's are touched."""
+    return Patch(
+        kind="Pod",
+        namespace=namespace(found),
+        name=name(found),
+        body={"metadata": {"uid": uid(found)}, "status": change},
+        style="strategic",
+        subresource="status",
+    )

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from makeway.client import ApiError, Client, Reflector
+from makeway.client import ApiError, Client, Reflector, UnreachableError
 from makeway.client.watch import DELETED
 from makeway.control.config import Configuration, policy_of
 from makeway.control.loop import Loop, OnCycle
@@ -39,6 +39,7 @@ from makeway.kube.world import World
 from makeway.kube.writer import Writer
 from makeway.model.decision import Evict, Plan
 from makeway.model.event import Event
+from makeway.model.workload import WorkloadId
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +47,8 @@ GATHER_S: Final = 0.003  # changes that come together are looked at together
 QUEUE_STATUS_EVERY_S: Final = 0.2
 SOON_S: Final = 0.25
 LOOK_FOR_KINDS_EVERY_S: Final = 15.0
+ASK_AGAIN_S: Final = 1.0
+MOST_REFUSALS: Final = 10_000
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 10.0
 QUEUES: Final = ("ClusterQueue", "LocalQueue")
@@ -70,7 +73,7 @@ class KubeCluster:
         self._due: dict[Task, float] = {}
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
-        self._failures = 0
+        self._refusals: dict[WorkloadId, tuple[int, float]] = {}  # how often, and not before when
         self._history: dict[str, tuple[float, ...]] | None = (
             None  # read anew when a Preemption changes
         )
@@ -82,7 +85,12 @@ class KubeCluster:
     async def follow(self, group: asyncio.TaskGroup, synced: asyncio.Event) -> None:
         """Watch all kinds that the API serves; the others when they appear."""
         while True:
-            fresh = await self._newly_served()
+            try:
+                fresh = await self._newly_served()
+            except (ApiError, UnreachableError) as error:
+                log.warning("the API does not say what it serves: %s; trying again", error)
+                await asyncio.sleep(ASK_AGAIN_S)
+                continue
             missing = REQUIRED - self.served - set(fresh)
             if missing:
                 raise UserError(f"the API does not serve {', '.join(sorted(missing))}.")
@@ -308,7 +316,7 @@ class KubeCluster:
             case "Preemption":
                 steps = reconcile_preemption(found, self.world, now)
                 if unfinished(found, self.world, now):
-                    steps.actions += self.applier.resume(found, now)
+                    steps.actions += self.applier.evictor.resume(found, now)
                 return steps
             case _:
                 return Steps()
@@ -365,7 +373,11 @@ class KubeCluster:
         return self._timers[0][0] if self._timers else None
 
     def decide_at(self) -> float | None:
-        return self.applier.later
+        now = self._clock.now()
+        times = [until for _, until in self._refusals.values() if until > now]
+        if self.applier.publisher.later is not None:
+            times.append(self.applier.publisher.later)
+        return min(times, default=None)
 
     def ring_soon(self) -> bool:
         """Something is put off for a moment only."""
@@ -379,15 +391,29 @@ class KubeCluster:
     async def apply(self, plan: Plan) -> None:
         now = self._clock.now()
         plan = await self._write_ahead(plan, now)
-        decided = self.applier.then(plan, now)
-        done = await self.writer.run_all(decided)
-        if all(done):
-            self._failures = 0
-            return
-        self._failures += 1
-        for decision in plan.decisions:
-            self.projection.remark(decision.workload)
-        await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(self._failures - 1, 12)))
+        await self._carry_out(self.applier.then(plan, now), now)
+        await self._carry_out(self.applier.last(plan, now), now)
+
+    async def _carry_out(self, asked: list[tuple[WorkloadId, list[Action]]], now: float) -> None:
+        work = [(w, actions) for w, actions in asked if self._may_try(w, now)]
+        done = await self.writer.run_all(actions for _, actions in work)
+        for (workload, _), well in zip(work, done, strict=True):
+            if well:
+                self._refusals.pop(workload, None)
+            else:
+                self._refused(workload)
+
+    def _may_try(self, workload: WorkloadId, now: float) -> bool:
+        """Whoever was refused waits a while before it is tried again, and keeps nobody else."""
+        return now >= self._refusals.get(workload, (0, 0.0))[1]
+
+    def _refused(self, workload: WorkloadId) -> None:
+        if len(self._refusals) > MOST_REFUSALS:
+            self._refusals.clear()  # costs an attempt each
+        count = self._refusals.get(workload, (0, 0.0))[0] + 1
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(count - 1, 12))
+        self._refusals[workload] = (count, self._clock.now() + pause)
+        self.projection.remark(workload)  # the engine is told how it really is
 
     def observe(self, state: State) -> None:
         """After a cycle: the shares that queues and cohorts show under fair sharing."""

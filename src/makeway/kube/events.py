@@ -12,9 +12,18 @@ import msgspec
 
 from makeway.control.clock import micro_timestamp
 from makeway.kinds.metadata import Object
-from makeway.kube.actions import Tell
+from makeway.kube.actions import ADMISSION, Tell
 
-ADMISSION: Final = "kueue-admission"
+__all__ = [
+    "ADMISSION",
+    "JOB_CONTROLLER",
+    "POD_CONTROLLER",
+    "WORKLOAD_CONTROLLER",
+    "Scribe",
+    "series",
+    "shortened",
+]
+
 WORKLOAD_CONTROLLER: Final = "kueue-workload-controller"
 JOB_CONTROLLER: Final = "batch/job-kueue-controller"
 POD_CONTROLLER: Final = "pod-kueue-controller"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from makeway.kinds import pod, preemption
-from makeway.kinds.metadata import Json, Object, key, seconds, spec, status, terminating, uid
+from makeway.kinds.metadata import Json, Object, seconds, spec, status, terminating, uid
 from makeway.kube import standing
 from makeway.kube.actions import Steps, delete_object, patch_status
 from makeway.kube.world import World
@@ -41,7 +41,7 @@ def unfinished(record: Json, world: World, now: float) -> bool:
 
 def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
     asked = str(spec(record).get("preemptor") or "")
-    pods = pods_of(asked, world)
+    pods = world.pods_of(asked)
     found = world.copy.get("Workload", asked)
     if found is None and not pods:
         return "Cancelled", f"{asked} is gone"
@@ -75,7 +75,7 @@ def told(victim: Json, world: World) -> bool:
         return all(_leaves(world.copy.get("Pod", k), known) for k, known in named)
     found = world.copy.get("Workload", str(victim.get("workload")))
     if found is None:
-        held = pods_of(str(victim.get("workload")), world)
+        held = world.pods_of(str(victim.get("workload")))
         return all(terminating(one) or pod.ended(one) for one in held)
     if victim.get("uid") and uid(found) != victim["uid"]:
         return True
@@ -85,17 +85,3 @@ def told(victim: Json, world: World) -> bool:
 def _leaves(one: Object | None, known: str) -> bool:
     """A pod of another uid is a successor: the one that was named is gone."""
     return one is None or uid(one) != known or terminating(one) or pod.ended(one)
-
-
-def pods_of(workload_id: str, world: World) -> list[Object]:
-    """The pods of a workload that exist: by annotation, by gang, or itself."""
-    found = world.copy.by("pods by workload", workload_id)
-    for gang in workload_id.split(","):
-        found += [p for p in world.copy.by("pods by gang", gang) if p not in found]
-    alone = world.copy.get("Pod", workload_id)
-    if alone is not None and key(alone) == workload_id:
-        found.append(alone)
-    parent = world.copy.get("Job", workload_id)
-    if parent is not None:
-        found += world.copy.by("children", uid(parent))
-    return found

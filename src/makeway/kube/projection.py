@@ -109,9 +109,10 @@ class Projection:
     def pending(self) -> bool:
         return bool(self._marked)
 
-    def known(self, kind: type[Any], key_: str) -> ModelObject | None:
-        """What the engine was told last."""
-        return self._known.get((kind, key_))
+    def workload(self, workload_id: str) -> Workload | None:
+        """A workload as the engine sees it."""
+        found = self._known.get((Workload, workload_id))
+        return found if isinstance(found, Workload) else None
 
     def assume_placement(self, workload_id: str, placement: tuple[Placed, ...]) -> None:
         """Decided, and kept in mind until its pods exist: written down only where losing it would break a gang."""

@@ -211,7 +211,7 @@ def release(workload: Json, now: float, *, comes_back: bool = True) -> Object:
             else NO_RESERVATION
         )
         changed.set(ADMITTED, False, *kind)
-    if changed.get(PODS_READY) is not None:
+    if changed.get(PODS_READY) is not None and comes_back:
         changed.set(PODS_READY, False, *NOT_READY)
     patch = changed.patch() | {"admission": None}
     since = conditions.since(workload, ADMITTED) if admitted(workload) else None

@@ -20,6 +20,7 @@ from makeway.kinds.metadata import (
     namespace,
     owners,
     spec,
+    uid,
 )
 from makeway.kube import standing
 from makeway.kube.copy import LocalCopy
@@ -157,6 +158,19 @@ class World:
 
     def group_pods(self, namespace_name: str, group: str) -> list[Object]:
         return self.copy.by("pods by group", f"{namespace_name}/{group}")
+
+    def pods_of(self, workload_id: str) -> list[Object]:
+        """The pods of a workload that exist: by annotation, by itself, by gang, or by its Job."""
+        found = self.copy.by("pods by workload", workload_id)
+        alone = self.copy.get("Pod", workload_id)
+        if found or alone is not None:
+            return found or [alone or {}]
+        for gang in workload_id.split(","):
+            found += self.copy.by("pods by gang", gang)
+        parent = self.copy.get("Job", workload_id)
+        if parent is not None:
+            found += self.copy.by("children", uid(parent))
+        return found
 
     def pod_groups(self, gang: str) -> Iterable[podgroup.PodGroup]:
         for kind in POD_GROUPS:

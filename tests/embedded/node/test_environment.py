@@ -210,6 +210,16 @@ def test_volumes_that_cannot_be(tmp_path: Path, volume: Object, message: str) ->
     assert not (tmp_path / "x").exists()
 
 
+def test_a_host_folder_is_made_when_its_owner_asks_for_that(tmp_path: Path) -> None:
+    wanted = tmp_path / "not" / "there"
+    volume = {"name": "v", "hostPath": {"path": str(wanted), "type": "DirectoryOrCreate"}}
+
+    found = prepare_volumes(pod(volumes=[volume]), tmp_path / "v", {}, PLACE)
+
+    assert found == {"v": wanted}
+    assert wanted.is_dir()
+
+
 def test_mount_paths_are_linked_and_translated(tmp_path: Path) -> None:
     folders = {"data": tmp_path / "v/data", "sub": tmp_path / "v/sub"}
     for folder in folders.values():

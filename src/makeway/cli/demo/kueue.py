@@ -18,7 +18,7 @@ TITLE = "Two teams share 10 CPUs. Team B borrows them; then team A comes with a 
 OPTIONS = Options(capacity={"cpu": "10", "memory": "64Gi", "nvidia.com/gpu": "2"})
 NEXT = (
     "makeway up --detach             a makeway of your own on this machine",
-    "makeway apply -f examples/kueue the same objects; see examples/kueue/README.md",
+    "examples/kueue/README.md        the same, command by command, with kubectl",
     "makeway status                  who runs, who waits, and why",
     "makeway demo koordinator        a gang that is placed whole or not at all",
 )

@@ -1,4 +1,7 @@
-"""A real training loop: evicted, it gets SIGTERM, saves within its notice, waits, resumes from its checkpoint and finishes."""
+"""A real training loop: evicted, it gets SIGTERM, saves within its notice, waits, resumes from its checkpoint and finishes.
+
+The files are those of examples/training, made shorter: 300 steps instead of 3000, and urgent work of 3 s instead of 15.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ async def tell(stage: Stage) -> None:
     at, files = stage.timeline, example("training")
     await stage.apply(files / "queue.yaml", files / "script.yaml")
     folder = str(stage.home.path / "checkpoints")
-    await stage.apply(files / "train.yaml", change=lambda obj: _in_folder(obj, folder))
+    await stage.apply(files / "train.yaml", change=lambda obj: _shorter(obj, folder))
     pod = await stage.until("train runs", lambda: stage.running_pod("default", _TRAIN))
     pid = await stage.process(pod)
     at.step(
@@ -38,7 +41,7 @@ async def tell(stage: Stage) -> None:
         "it has saved once", lambda: _said(stage, pod, r"saved at step (\d+)")
     )
     at.step("train", f"saved at step {saved}", "run")
-    await stage.apply(files / "urgent.yaml")
+    await stage.apply(files / "urgent.yaml", change=_sooner_done)
     at.step("urgent", "submitted: all 4 CPUs, priority 100 over 10")
     told = await stage.until("train is told to stop", lambda: stage.preempted("default", "train"))
     workload = await stage.workload("default", "train")
@@ -87,9 +90,17 @@ async def _other(stage: Stage, first: Object) -> Object | None:
     return None
 
 
-def _in_folder(obj: Object, folder: str) -> Object:
-    """Checkpoints go to the demo's own folder, so that nothing is left behind."""
+def _sooner_done(obj: Object) -> Object:
     changed = copy.deepcopy(obj)
+    changed["spec"]["template"]["spec"]["containers"][0]["command"] = ["sleep", "3"]
+    return changed
+
+
+def _shorter(obj: Object, folder: str) -> Object:
+    """Fewer steps; and checkpoints in the demo's own folder, so that nothing is left behind."""
+    changed = copy.deepcopy(obj)
+    (container,) = changed["spec"]["template"]["spec"]["containers"]
+    container["env"] = [{"name": "STEPS", "value": "300"}, *container["env"][1:]]
     for volume in changed["spec"]["template"]["spec"]["volumes"]:
         if "hostPath" in volume:
             volume["hostPath"]["path"] = folder

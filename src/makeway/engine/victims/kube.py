@@ -47,7 +47,8 @@ def find(
     table = placer.table
     on_row: dict[int, list[int]] = {}
     for unit, row in zip(roster.entry_unit.tolist(), roster.entry_row.tolist(), strict=True):
-        if legal.mask[unit] and roster.rows_of_unit[unit] == 1:
+        alone = roster.rows_of_unit[unit] == 1 and bool(roster.candidates[unit].pods)
+        if legal.mask[unit] and alone:
             on_row.setdefault(row, []).append(unit)
     suits = placer.view(demand.shape).suits
     options = [
@@ -174,7 +175,9 @@ def _why_not_here(
         if filters.depends_on_neighbours(table, shape)
         else {}
     )
-    if neighbours.get(row) in UNRESOLVABLE or room_verdicts(table, shape, row)[1]:
+    short, hopeless = room_verdicts(table, shape, row)
+    # The first check that fails decides whether evicting could help, and room is asked before neighbours.
+    if hopeless or (not short and neighbours.get(row) in UNRESOLVABLE):
         return [NOT_HELPFUL]
     lower: list[Pod] = [pod for pod in table.pods_on[row].values() if pod.priority < priority]
     if not lower:

@@ -1,7 +1,6 @@
 """Kueue's choice of victims, exactly: ask the legal candidates in order until the workload fits, then spare whom one can.
 
-Entry points: `choose` (by configuration classical or fair) and `simulate`, the answer to "would preemption help here?" that
-flavor assignment needs.
+`choose` is the classical search; where shares decide (fair sharing) it hands over to `fair`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from makeway.engine.victims.candidates import (
     Candidate,
     Candidates,
     Request,
-    Rule,
     forbids_borrowing,
     legal_candidates,
 )
@@ -78,6 +76,3 @@ def _may_still_fall(request: Request, candidate: Candidate, attempt: Attempt) ->
             return False
         node = node.parent
     return True
-
-
-__all__ = ["Rule", "Victim", "choose"]

@@ -6,7 +6,7 @@ search with its oracle, on the part of the cluster that could matter, with the a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -19,7 +19,13 @@ from makeway.engine.victims.roster import Candidate, Roster
 from makeway.engine.victims.search import BUDGET, Unit, cheapest
 from makeway.model.workload import Placed, WorkloadId
 
+PRIORITY = "priority"
 _MOST_UNITS = 96  # more than this and the search looks only at the nodes that are cheapest to clear
+
+
+def by_priority(_workload: WorkloadId) -> str:
+    """The rule where no queue is between two workloads."""
+    return PRIORITY
 
 
 class Victims(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,10 +37,11 @@ class Victims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legal(msgspec.Struct, frozen=True, kw_only=True):
-    """Which units of the roster a preemptor may evict, and by which priority each counts."""
+    """Which units of the roster a preemptor may evict, by which priority each counts, and by which rule it would fall."""
 
     mask: Mask
     band: Vector
+    rule: Callable[[WorkloadId], str] = by_priority
 
 
 def find(

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from makeway.engine.ledger import Ledger
-from makeway.engine.victims.candidates import RULE_OF, Candidate, Request, Rule, legal_candidates
+from makeway.engine.victims.candidates import RULE_OF, Candidate, Request, legal_candidates
+from makeway.engine.victims.least_loss import PRIORITY
 from makeway.engine.victims.spare import fits
 from makeway.model.workload import WorkloadId
 
@@ -25,8 +26,10 @@ class QuotaRoom:
             candidate.held.id: candidate for candidate in legal_candidates(ledger, request)
         }
 
-    def rule(self, workload: WorkloadId) -> Rule:
-        return RULE_OF[self.candidates[workload].variant]
+    def rule(self, workload: WorkloadId) -> str:
+        """By which a victim falls: of the queues where they are between the two, else pod priority."""
+        candidate = self.candidates.get(workload)
+        return RULE_OF[candidate.variant] if candidate is not None else PRIORITY
 
     def fits(self, gone: frozenset[WorkloadId]) -> bool:
         with self.ledger.what_if():

@@ -101,6 +101,9 @@ def _generate_selector(job: Obj) -> None:
         labels[f"{prefix}controller-uid"] = uid
         labels[f"{prefix}job-name"] = name
     spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+    if not job["metadata"].get("labels"):
+        # A Job without labels is shown with those of its pods.
+        job["metadata"]["labels"] = dict(labels)
 
 
 def _job_spec_causes(spec: Obj, path: str) -> list[Cause]:

@@ -157,7 +157,8 @@ def quality_of_service(spec: Obj) -> str:
         limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
         for name in ("cpu", "memory"):
             limit, request = limits.get(name), requests.get(name, limits.get(name))
-            if limit is not None or request is not None:
+            # Nothing of something is not asked for.
+            if any(amount is not None and quantity.parse(amount) for amount in (limit, request)):
                 asked = True
             if limit is None or request is None or quantity.parse(limit) != quantity.parse(request):
                 guaranteed = False

@@ -1,0 +1,252 @@
+"""Who has to go: victims are told why and at what cost, then stopped; and all of it is on record before the first is touched.
+
+A queued workload is told by its conditions, and its job framework stops it. Pods without a queue are told by a condition of
+their own and deleted with time to save. Messages begin as Kueue's, kube-scheduler's and Koordinator's users know them, and go on
+with who asked, the priorities and the loss.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from makeway.control.clock import timestamp
+from makeway.kinds import conditions, pod, preemption
+from makeway.kinds.metadata import (
+    JOB_UID,
+    Json,
+    Object,
+    created_at,
+    key,
+    labels,
+    name,
+    spec,
+    terminating,
+    uid,
+)
+from makeway.kube import preempting, standing, words
+from makeway.kube.actions import (
+    Action,
+    Create,
+    about,
+    delete_object,
+    patch_status,
+    pod_event,
+    pod_status,
+    workload_event,
+)
+from makeway.kube.pods import notice_s
+from makeway.kube.projection import Projection
+from makeway.kube.world import World
+from makeway.model.decision import Evict, Hold
+from makeway.model.workload import WorkloadId
+
+HUMAN: Final = {
+    "InClusterQueue": "prioritization in the ClusterQueue",
+    "InCohortReclamation": "reclamation within the cohort",
+    "InCohortFairSharing": "Fair Sharing within the cohort",
+    "InCohortReclaimWhileBorrowing": "reclamation within the cohort while borrowing",
+}
+HOLD_AFTER_S: Final = 60.0
+
+
+class Evictor:
+    def __init__(self, world: World, projection: Projection) -> None:
+        self._world = world
+        self._copy = world.copy
+        self._projection = projection
+
+    def evict(self, evict: Evict, now: float) -> list[list[Action]]:
+        if not evict.preemptor:
+            return []  # stopped queues and failed checks: `workloads.py` sees to them
+        found = self._copy.get("Workload", evict.workload)
+        if found is None or evict.pods:
+            return self._evict_pods(evict, now)
+        if standing.evicted(found):
+            return []
+        return [self._evict_workload(found, evict, now)]
+
+    def _evict_workload(self, victim: Object, evict: Evict, now: float) -> list[Action]:
+        rule = evict.reason.rule or "InClusterQueue"
+        rule = rule[0].upper() + rule[1:]  # a condition's reason is one word in PascalCase
+        message = self._preemption_message(victim, evict, rule)
+        more = self._more(evict)
+        change = standing.evict(victim, "Preempted", message + more, now, preempted=rule)
+        priorities = self._priorities(evict)
+        events = [
+            workload_event(victim, "EvictedDueToPreempted", message + more),
+            workload_event(victim, "Preempted", f"{message}; {priorities}{more}"),
+        ]
+        preemptor = self._copy.get("Workload", evict.preemptor)
+        if preemptor is not None:
+            queue = standing.cluster_queue(victim)
+            note = f"Preempted workload {key(victim)} (UID: {uid(victim)}) in ClusterQueue {queue}"
+            told = workload_event(preemptor, "PreemptedWorkload", f"{note}; {priorities}{more}")
+            events.append(told)
+        return [patch_status("Workload", victim, change, *events)]
+
+    def _preemption_message(self, victim: Json, evict: Evict, rule: str) -> str:
+        preemptor = self._copy.get("Workload", evict.preemptor) or {}
+        model = self._projection.workload(evict.preemptor)
+        asked_by = uid(preemptor) or (model.uid if model else "") or "UNKNOWN"
+        job_uid = labels(preemptor).get(JOB_UID) or "UNKNOWN"
+        human = HUMAN.get(rule, "a higher priority on its nodes")
+        return (
+            f"Preempted to accommodate a workload (UID: {asked_by}, JobUID: {job_uid}) due to {human}; "
+            f"preemptor path: {self._path(preemptor)}; preemptee path: {self._path(victim)}"
+        )
+
+    def _path(self, found: Json) -> str:
+        """`/root/…/queue` in the tree of cohorts."""
+        queue = self._world.cluster_queue_of(found) if found else None
+        if queue is None:
+            return "/"
+        parts = [name(queue)]
+        above = str(spec(queue).get("cohortName") or spec(queue).get("cohort") or "")
+        while above and above not in parts:
+            parts.append(above)
+            cohort = self._copy.get("Cohort", above)
+            above = str(spec(cohort or {}).get("parentName") or "")
+        return "/" + "/".join(reversed(parts))
+
+    def _priorities(self, evict: Evict) -> str:
+        parts = []
+        for role, workload_id in (("preemptor", evict.preemptor), ("preemptee", evict.workload)):
+            model = self._projection.workload(workload_id)
+            value, boost = (model.priority, model.boost) if model else (0, 0)
+            parts.append(
+                f"{role} effective priority: {value} (base: {value - boost}, boost: {boost})"
+            )
+        return "; ".join(parts)
+
+    def _more(self, evict: Evict) -> str:
+        """What Kueue does not say: for whom by name, and at what cost."""
+        above, below = (
+            self._projection.workload(evict.preemptor),
+            self._projection.workload(evict.workload),
+        )
+        over = f" (priority {above.priority} over {below.priority})" if above and below else ""
+        return f"; preemptor: {evict.preemptor}{over}; loss: {evict.loss:.0f} GPU-seconds"
+
+    def _evict_pods(self, evict: Evict, now: float) -> list[list[Action]]:
+        """Pods are told why, then deleted with time to save; all of a gang together."""
+        named = [self._copy.get("Pod", pod_key) for pod_key in evict.pods]
+        victims = (
+            [p for p in named if p is not None] if named else self._world.pods_of(evict.workload)
+        )
+        trigger = self._trigger(evict.preemptor)
+        return [
+            self._evict_pod(victim, evict, trigger, now)
+            for victim in victims
+            if not terminating(victim) and not pod.ended(victim)
+        ]
+
+    def _trigger(self, preemptor: str) -> Object | None:
+        """The pod that stands for its workload in messages: the last to arrive."""
+        found = self._world.pods_of(preemptor)
+        return max(found, key=lambda p: (created_at(p), name(p)), default=None)
+
+    def _evict_pod(
+        self, victim: Object, evict: Evict, trigger: Object | None, now: float
+    ) -> list[Action]:
+        actions: list[Action] = []
+        message = self._disruption_message(evict, trigger)
+        if conditions.message(victim, "DisruptionTarget") != message:
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "PreemptionByScheduler",
+                "message": message,
+                "lastTransitionTime": timestamp(now),
+            }
+            actions.append(pod_status(victim, {"conditions": [condition]}))
+        asked_by = uid(trigger) if trigger else evict.preemptor
+        note = f"Preempted by pod {asked_by} on node {spec(victim).get('nodeName', '')}"
+        told = pod_event(
+            victim,
+            "Preempted",
+            note + self._more(evict),
+            action="Preempting",
+            related=about("Pod", trigger) if trigger is not None and self._is_gang(evict) else None,
+        )
+        if trigger is not None:
+            told = msgspec.structs.replace(told, component=pod.scheduler_name(trigger))
+        actions.append(delete_object("Pod", victim, told, grace_s=notice_s(victim, self._world)))
+        return actions
+
+    def _is_gang(self, evict: Evict) -> bool:
+        model = self._projection.workload(evict.preemptor)
+        return model is not None and model.gang is not None
+
+    def _disruption_message(self, evict: Evict, trigger: Object | None) -> str:
+        scheduler = pod.scheduler_name(trigger) if trigger is not None else "makeway"
+        job_level = self._is_gang(evict) or scheduler == words.KOORDINATOR
+        if job_level and trigger is not None:
+            message = (
+                f"{scheduler}: preempting to accommodate higher priority pods, "
+                f"preemptor: {evict.preemptor}, triggerPod: {key(trigger)}"
+            )
+            return message + self._more(evict)
+        return f"{scheduler}: preempting to accommodate a higher priority pod{self._more(evict)}"
+
+    def resume(self, record: Json, now: float) -> list[Action]:
+        """Evictions that are on record and were not done: somebody was stopped in between, or refused."""
+        actions: list[Action] = []
+        victims = spec(record).get("victims") or []
+        for victim, evict in zip(victims, preemption.evictions(record), strict=True):
+            if preempting.told(victim, self._world) or not self._same(victim):
+                continue
+            for done in self.evict(evict, now):
+                actions += done
+        return actions
+
+    def _same(self, victim: Json) -> bool:
+        """What the record names is what is there now, not a successor of that name."""
+        for pod_key, known in zip(
+            victim.get("pods") or [], victim.get("podUIDs") or [], strict=False
+        ):
+            found = self._copy.get("Pod", pod_key)
+            if found is not None and uid(found) != known:
+                return False
+        found = self._copy.get("Workload", str(victim.get("workload")))
+        return found is None or not victim.get("uid") or uid(found) == victim["uid"]
+
+    def record(
+        self, preemptor: WorkloadId, evicts: list[Evict], hold: Hold | None, now: float
+    ) -> Action | None:
+        """The Preemption, unless one is open for these victims already."""
+        fresh = [e for e in evicts if not e.already]
+        known = self._copy.by("preemptions by preemptor", preemptor)
+        if not fresh or any(preemption.covers(o, preemptor, fresh) for o in known):
+            return None
+        model = self._projection.workload(preemptor)
+        asked_by = model.uid if model and model.uid else preemptor
+        notice = max((self._notice(e) for e in fresh), default=0.0)
+        kept = hold or Hold(workload=preemptor, victims=tuple(e.workload for e in evicts))
+        if not kept.until:
+            kept = msgspec.structs.replace(kept, until=now + notice + HOLD_AFTER_S)
+        if not kept.loss:
+            kept = msgspec.structs.replace(kept, loss=sum(e.loss for e in evicts))
+        models = {e.workload: self._projection.workload(e.workload) for e in evicts}
+        record = preemption.compose(
+            kept,
+            evicts,
+            attempt=preemption.attempts(known, asked_by) + 1,
+            preemptor_uid=asked_by,
+            home=preemptor.split("/", 1)[0],
+            uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
+            pod_uids={
+                pod_key: uid(found)
+                for e in evicts
+                for pod_key in e.pods
+                if (found := self._copy.get("Pod", pod_key)) is not None
+            },
+            now=now,
+        )
+        return Create(kind="Preemption", obj=record)
+
+    def _notice(self, evict: Evict) -> float:
+        pods = self._world.pods_of(evict.workload)
+        graces = [max(pod.grace_s(p), float(notice_s(p, self._world) or 0)) for p in pods]
+        return max([evict.notice_s, *graces])

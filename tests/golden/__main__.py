@@ -1,0 +1,76 @@
+"""`python -m tests.golden DIR`: replays recordings on makeway and compares what a user sees.
+
+DIR is a situation, a folder of them, or a tree. Prints a line for each situation and a last one for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+from tests.golden.recording import Situation, find
+from tests.golden.running import Report, run
+
+
+def main() -> int:
+    args = _arguments()
+    situations = [s for s in find(args.dir) if args.k in s.name]
+    if not situations:
+        print(f"golden: no situations under {args.dir}", file=sys.stderr)
+        return 2
+    total = Counter[str]()
+    for report in _reports(situations, args):
+        total += report.count
+        _print(report, args.verbose, args.why)
+    facts = sum(total.values())
+    print(
+        f"golden: {len(situations)} situations, {facts} facts, {total['equal']} equal,"
+        f" {total['wanted']} wanted, {total['different']} different"
+    )
+    return 1 if total["different"] else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
+    parser.add_argument("dir", type=Path, help="a situation, a folder of them, or a tree")
+    parser.add_argument("-k", default="", help="only situations whose name contains this")
+    parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="so many at once")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show each difference")
+    parser.add_argument("--why", action="store_true", help="show each wanted difference and why")
+    parser.add_argument(
+        "--promises",
+        action="store_true",
+        help="run under least-loss and check the promises instead of the recorded outcome",
+    )
+    return parser.parse_args()
+
+
+def _reports(situations: list[Situation], args: argparse.Namespace) -> list[Report]:
+    """In the order of the situations, several at once; each machine has a process of its own."""
+    if args.j <= 1 or len(situations) == 1:
+        return [run(situation, args.promises) for situation in situations]
+    with ProcessPoolExecutor(args.j, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(run, situations, [args.promises] * len(situations)))
+
+
+def _print(report: Report, verbose: bool, why: bool) -> None:
+    count = report.count
+    print(
+        f"{report.situation}: {sum(count.values())} facts, {count['equal']} equal,"
+        f" {count['wanted']} wanted, {count['different']} different ({report.seconds:.1f} s)"
+    )
+    for outcome in report.outcomes:
+        if (verbose and outcome.verdict == "different") or (why and outcome.verdict == "wanted"):
+            print(f"  {outcome.step}: {outcome.key}")
+            print(f"    want {outcome.want}\n    got  {outcome.got}")
+            if outcome.why:
+                print(f"    {outcome.why}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
