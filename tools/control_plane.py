@@ -77,6 +77,7 @@ class ControlPlane:
         self._etcd_ports = (free_port(), free_port())
         self._programs = programs
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._tokens = {ADMIN: secrets.token_hex(16), KUBELETS: secrets.token_hex(16)}
         self._ca = _write_certificates(folder)
         self._write_files()
@@ -237,6 +238,9 @@ class ControlPlane:
         # All of it is thrown away: nobody has to finish anything.
         for name in reversed(list(self._processes)):
             self.stop_one(name, kill=True)
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.wait()
 
     def cpu_seconds(self, name: str) -> float:
         """How much CPU time a process has used so far."""
@@ -261,7 +265,7 @@ class ControlPlane:
 
     def _watch_over(self) -> None:
         """If we are killed, somebody still has to stop what we started."""
-        subprocess.Popen(
+        self._watcher = subprocess.Popen(
             ["/bin/sh", "-c", WATCH, "watch", str(os.getpid()), str(self.folder)],
             stdin=subprocess.DEVNULL,
             start_new_session=True,
