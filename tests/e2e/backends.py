@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 import yaml
@@ -43,6 +44,7 @@ from makeway.embedded.server import serving
 from makeway.kube.install import install
 from makeway.kube.manifests import LEASE, NAME, NAMESPACE, Options
 from makeway.kube.resources import RESOURCES
+from tests.e2e.history import WatchedStore, watched
 
 Object = dict[str, Any]
 
@@ -109,8 +111,12 @@ class Kube:
     # The Job controller gathers changes of pods for a second before it looks at them.
     quiet_s = 1.3
 
-    def __init__(self, admin: Client, kubeconfig: Path, scheduler: Path, nodes: Path) -> None:
+    def __init__(
+        self, admin: Client, kubeconfig: Path, scheduler: Path, nodes: Path, store: WatchedStore
+    ) -> None:
         self.admin = admin
+        # For tests that look into the embedded API's store.
+        self.app = SimpleNamespace(store=store)
         self.home = kubeconfig.parent
         self.kubeconfig = kubeconfig
         self.scheduler_kubeconfig = scheduler
@@ -172,7 +178,8 @@ async def kube_backend() -> AsyncIterator[Kube]:
             await _install(admin)
             _Running.installed = True
         scheduler = await _service_account(admin, admin_config)
-        yield Kube(admin, admin_config, scheduler, nodes)
+        async with watched(admin) as store:
+            yield Kube(admin, admin_config, scheduler, nodes, store)
 
 
 async def _ask_for_consent(admin: Client) -> None:
