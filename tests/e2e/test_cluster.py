@@ -223,6 +223,9 @@ async def test_both_versions_of_a_queue_mean_the_same() -> None:
         await box.settled()
         (queue,) = box.loop.state.queues.values()
         assert queue.cohort == "all"
+        for version in ("v1beta1", "v1beta2"):
+            table = await box.kubectl("get", f"clusterqueues.{version}.kueue.x-k8s.io")
+            assert table.splitlines()[1].split()[:2] == ["lab", "all"]
         await box.apply(job("one"))
         await box.settled()
         assert "True" in await box.kubectl("get", "workloads.v1beta1.kueue.x-k8s.io")
