@@ -213,10 +213,10 @@ def run_makeway(nodes: int) -> Result:
             process.wait()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--nodes", type=int, default=500)
-    options = parser.parse_args()
+    options, _ = parser.parse_known_args()
     theirs = run_kube(options.nodes)
     print(theirs.shown(options.nodes), flush=True)
     ours = run_makeway(options.nodes)
@@ -226,7 +226,8 @@ def main() -> None:
         f"   CPU {ours.cpu_s / theirs.cpu_s:.2f}   plain {theirs.plain_s / ours.plain_s:.2f}x"
         f"   writes {ours.writes / max(1, theirs.writes):.2f}"
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,6 +18,7 @@ import contextlib
 import datetime
 import ipaddress
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -53,6 +54,15 @@ AUDIT_POLICY = {
 }
 
 
+# Ends with the folder, which is gone when all was stopped in order.
+WATCH = """
+while kill -0 "$1" 2>/dev/null && [ -d "$2" ]; do sleep 1; done
+[ -d "$2" ] || exit 0
+for pid in "$2"/*.pid; do kill -9 "$(cat "$pid")" 2>/dev/null; done
+rm -rf "$2"
+"""
+
+
 class NotReadyError(Exception):
     """A part of the control plane did not start; the text ends with its log's last lines."""
 
@@ -67,6 +77,7 @@ class ControlPlane:
         self._etcd_ports = (free_port(), free_port())
         self._programs = programs
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._tokens = {ADMIN: secrets.token_hex(16), KUBELETS: secrets.token_hex(16)}
         self._ca = _write_certificates(folder)
         self._write_files()
@@ -78,6 +89,7 @@ class ControlPlane:
     ) -> Iterator[ControlPlane]:
         scratch = folder or Path(tempfile.mkdtemp(prefix="makeway-cluster-"))
         plane = cls(scratch, binaries(tell_on_terminal))
+        plane._watch_over()
         try:
             plane.start_api()
             if controllers:
@@ -214,6 +226,7 @@ class ControlPlane:
         process = self._processes.pop(name, None)
         if process is None:
             return
+        (self.folder / f"{name}.pid").unlink(missing_ok=True)
         process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         try:
             process.wait(STOP_WITHIN_S)
@@ -225,6 +238,9 @@ class ControlPlane:
         # All of it is thrown away: nobody has to finish anything.
         for name in reversed(list(self._processes)):
             self.stop_one(name, kill=True)
+        if self._watcher is not None:
+            self._watcher.kill()
+            self._watcher.wait()
 
     def cpu_seconds(self, name: str) -> float:
         """How much CPU time a process has used so far."""
@@ -237,13 +253,23 @@ class ControlPlane:
 
     def _launch(self, name: str, *arguments: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen(
+            process = subprocess.Popen(
                 [str(self._programs / name), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
             )
+        self._processes[name] = process
+        (self.folder / f"{name}.pid").write_text(str(process.pid))
+
+    def _watch_over(self) -> None:
+        """If we are killed, somebody still has to stop what we started."""
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", WATCH, "watch", str(os.getpid()), str(self.folder)],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def _await(self, name: str, url: str) -> None:
         """Until the address answers with 200; what it says otherwise is in the error."""

@@ -24,11 +24,12 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--together", type=int, default=100, help="worlds on the server at once")
+    parser.add_argument("--only", type=int, nargs="+", help="these worlds, to look at them again")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     differences = 0
     began = time.monotonic()
-    seeds = [options.seed + n for n in range(options.worlds)]
+    seeds = options.only or [options.seed + n for n in range(options.worlds)]
     with ControlPlane.start(scheduler=True) as plane:
         for at in range(0, len(seeds), options.together):
             report = asyncio.run(compare(plane, seeds[at : at + options.together]))

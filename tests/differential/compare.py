@@ -214,10 +214,12 @@ def _outcome(pods: list[Object]) -> Outcome | None:
     victims = tuple(
         sorted(p["metadata"]["name"] for p in pods if "deletionTimestamp" in p["metadata"])
     )
-    if asks["spec"].get("nodeName"):
-        return Outcome("bound", asks["spec"]["nodeName"], victims)
+    where = asks["spec"].get("nodeName") or asks["status"].get("nominatedNodeName", "")
     if victims:
-        return Outcome("preempts", asks["status"].get("nominatedNodeName", ""), victims)
+        # It may be bound already: who leaves no longer counts where pods are to be spread.
+        return Outcome("preempts", where, victims)
+    if asks["spec"].get("nodeName"):
+        return Outcome("bound", where)
     told = any(c["type"] == "PodScheduled" for c in asks["status"].get("conditions") or [])
     return Outcome("waits") if told else None
 

@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Protocol
 
 import yaml
@@ -41,8 +42,9 @@ from makeway.embedded.controllers import run_controllers, run_models
 from makeway.embedded.node.pretend import run_pretended
 from makeway.embedded.server import serving
 from makeway.kube.install import install
-from makeway.kube.manifests import NAME, NAMESPACE, Options
+from makeway.kube.manifests import LEASE, NAME, NAMESPACE, Options
 from makeway.kube.resources import RESOURCES
+from tests.e2e.history import WatchedStore, watched
 
 Object = dict[str, Any]
 
@@ -110,8 +112,12 @@ class Kube:
     # The Job controller gathers changes of pods for a second before it looks at them.
     quiet_s = 1.3
 
-    def __init__(self, admin: Client, kubeconfig: Path, scheduler: Path, nodes: Path) -> None:
+    def __init__(
+        self, admin: Client, kubeconfig: Path, scheduler: Path, nodes: Path, store: WatchedStore
+    ) -> None:
         self.admin = admin
+        # For tests that look into the embedded API's store.
+        self.app = SimpleNamespace(store=store)
         self.home = kubeconfig.parent
         self.kubeconfig = kubeconfig
         self.scheduler_kubeconfig = scheduler
@@ -152,6 +158,11 @@ def control_plane() -> ControlPlane:
     return _Running.plane
 
 
+def started() -> bool:
+    """Whether this process has a control plane of its own."""
+    return _Running.plane is not None
+
+
 @contextlib.asynccontextmanager
 async def kube_backend() -> AsyncIterator[Kube]:
     if os.environ.get("MAKEWAY_CLUSTER") == "existing":
@@ -168,7 +179,8 @@ async def kube_backend() -> AsyncIterator[Kube]:
             await _install(admin)
             _Running.installed = True
         scheduler = await _service_account(admin, admin_config)
-        yield Kube(admin, admin_config, scheduler, nodes)
+        async with watched(admin) as store:
+            yield Kube(admin, admin_config, scheduler, nodes, store)
 
 
 async def _ask_for_consent(admin: Client) -> None:
@@ -252,6 +264,9 @@ async def empty(admin: Client) -> None:
         await asyncio.sleep(0.1)
     await _empty(admin, CORE_EVENTS)
     await _drop_namespaces(admin)
+    # A replica of the last test may have been killed while it led.
+    with contextlib.suppress(ApiError):
+        await admin.delete(LEASES, LEASE, NAMESPACE)
 
 
 async def _empty(admin: Client, resource: Resource) -> int:

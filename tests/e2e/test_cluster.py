@@ -19,11 +19,13 @@ import aiohttp
 import pytest
 from tools.control_plane import free_port
 
-from makeway.client import Client, from_kubeconfig
+from makeway.client import ApiError, Client, from_kubeconfig
 from makeway.client.resource import LEASES, PODS
 from makeway.control.clock import SystemClock
+from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAMESPACE, Options
+from makeway.kube.resources import RESOURCES
 from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
 
@@ -61,6 +63,19 @@ kind: LocalQueue
 metadata: {name: lab, namespace: default}
 spec: {clusterQueue: lab}
 """
+
+PRIORITIES = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: low}
+value: 1
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: WorkloadPriorityClass
+metadata: {name: high}
+value: 100
+"""
+PREEMPTIONS = RESOURCES["Preemption"]
 
 
 def job(name: str, cpu: int = 2, queue: str = "lab", **template: Any) -> str:
@@ -208,6 +223,9 @@ async def test_both_versions_of_a_queue_mean_the_same() -> None:
         await box.settled()
         (queue,) = box.loop.state.queues.values()
         assert queue.cohort == "all"
+        for version in ("v1beta1", "v1beta2"):
+            table = await box.kubectl("get", f"clusterqueues.{version}.kueue.x-k8s.io")
+            assert table.splitlines()[1].split()[:2] == ["lab", "all"]
         await box.apply(job("one"))
         await box.settled()
         assert "True" in await box.kubectl("get", "workloads.v1beta1.kueue.x-k8s.io")
@@ -238,6 +256,35 @@ async def test_mistakes_are_refused_by_the_server_itself(
     async with machine() as box:
         wrong = QUEUE.replace(*change)
         assert said in await box.kubectl("apply", "-f", "-", text=wrong, fails=True)
+
+
+async def test_the_shares_of_a_cohort_are_told_under_fair_sharing() -> None:
+    async with machine(Configuration(fair_sharing=FairSharing())) as box:
+        await box.apply(NODE)
+        await box.apply(QUEUE.replace("  preemption:", "  cohortName: all\n  preemption:"))
+        await box.apply("apiVersion: kueue.x-k8s.io/v1beta2\nkind: Cohort\nmetadata: {name: all}\n")
+        await box.apply(job("one"))
+        await box.settled()
+        cohort = await box.get("cohorts.kueue.x-k8s.io", "all")
+        assert cohort["status"]["fairSharing"] == {"weightedShare": 0}
+
+
+async def test_the_gangs_of_scheduler_plugins_start_whole_and_say_so() -> None:
+    async with machine() as box:
+        await box.apply(NODE)
+        await box.apply(
+            "apiVersion: scheduling.x-k8s.io/v1alpha1\nkind: PodGroup\n"
+            "metadata: {name: gang, namespace: default}\nspec: {minMember: 2}\n"
+        )
+        label = {"labels": {"scheduling.x-k8s.io/pod-group": "gang"}}
+        await box.apply(pod("g1", **label))
+        await box.settled()
+        assert await count_running(box.client, 0)
+        await box.apply(pod("g2", **label))
+        await box.settled()
+        assert await count_running(box.client, 2)
+        group = await box.get("podgroups.scheduling.x-k8s.io", "gang")
+        assert (group["status"]["phase"], group["status"]["running"]) == ("Running", 2)
 
 
 # ---- installing ------------------------------------------------------------------------------------
@@ -410,6 +457,55 @@ async def test_a_leader_that_is_told_to_stop_hands_over_at_once() -> None:
 
 def logs(world: Kube, *names: str) -> str:
     return "".join((world.home / f"{name}.log").read_text() for name in names)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 0.5, 1.0])
+async def test_a_leader_killed_in_the_middle_of_a_preemption_is_continued(after_s: float) -> None:
+    """The record was written before the first victim was touched: whoever comes next goes on from it."""
+    async with kube_backend() as world, Client(from_kubeconfig(world.kubeconfig)) as admin:
+        nodes = asyncio.create_task(world._pretend())
+        try:
+            await kubectl(world, NODE + "---" + QUEUE + "---" + PRIORITIES)
+            async with replica(world, "one") as one:
+                await eventually(one.leads, 20, "the first leads")
+                await kubectl(world, prioritized("low", "low"))
+                await eventually(lambda: runs(admin, {"low"}), 20, "the low job runs")
+                await kubectl(world, prioritized("high", "high"))
+                await asyncio.sleep(after_s)
+                await one.stop(signal.SIGKILL)
+            # What waiting for 15 s would come to.
+            with contextlib.suppress(ApiError):
+                await admin.delete(LEASES, LEASE, NAMESPACE)
+            async with replica(world, "two"):
+                await eventually(lambda: runs(admin, {"high"}), 40, "only the high job runs")
+                records = await admin.list(PREEMPTIONS)
+                assert len(records) == 1
+                await kubectl_delete(world, "job", "high")
+                await eventually(lambda: runs(admin, {"low"}), 40, "the low job comes back")
+        finally:
+            nodes.cancel()
+
+
+def prioritized(name: str, priority: str) -> str:
+    made = json.loads(job(name, cpu=3))
+    made["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = priority
+    return json.dumps(made)
+
+
+async def runs(admin: Client, wanted: set[str]) -> bool:
+    """Whether exactly these jobs have a running pod that nobody deletes."""
+    found = await admin.list(PODS, "default")
+    return wanted == {
+        one["metadata"]["labels"]["job-name"]
+        for one in found
+        if one["status"]["phase"] == "Running" and "deletionTimestamp" not in one["metadata"]
+    }
+
+
+async def kubectl_delete(world: Kube, *what: str) -> None:
+    box = Machine.__new__(Machine)
+    box.backend = world
+    await box.kubectl("delete", *what)
 
 
 async def any_leads(*replicas: Process) -> bool:

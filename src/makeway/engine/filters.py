@@ -42,13 +42,18 @@ def site_verdict(shape: PodShape, node: Node) -> str:
         return CORDONED
     if node.taints and untolerated(node.taints, shape.tolerations, HARD_EFFECTS):
         return TAINTED
-    if any(node.labels.get(key) != value for key, value in shape.node_selector):
-        return AFFINITY
-    if shape.required_terms is not None and not _any_term(shape.required_terms, node):
+    if not _asked_for(shape, node):
         return AFFINITY
     if any(not _any_term(terms, node) for terms in shape.volume_terms):
         return VOLUME
     return ""
+
+
+def _asked_for(shape: PodShape, node: Node) -> bool:
+    """Whether the node is one that the shape's selector and affinity name."""
+    if any(node.labels.get(key) != value for key, value in shape.node_selector):
+        return False
+    return shape.required_terms is None or _any_term(shape.required_terms, node)
 
 
 def _any_term(terms: tuple[NodeTerm, ...], node: Node) -> bool:
@@ -261,10 +266,10 @@ def _spread_eligible(table: NodeTable, shape: PodShape, spread: Spread) -> Mask:
     for row in np.flatnonzero(mask).tolist():
         node = table.nodes[row]
         assert node is not None
-        verdict = site_verdict(shape, node)
-        if (verdict == AFFINITY and spread.honor_affinity) or (
-            verdict == TAINTED and spread.honor_taints
-        ):
+        # Each for itself: a node that is tainted and elsewhere is elsewhere all the same.
+        elsewhere = spread.honor_affinity and not _asked_for(shape, node)
+        tainted = spread.honor_taints and untolerated(node.taints, shape.tolerations, HARD_EFFECTS)
+        if elsewhere or tainted:
             mask[row] = False
     return mask
 

@@ -63,6 +63,10 @@ _SAMPLES: Final[dict[str, Object]] = {
     "Workload": {"spec": {"podSets": [{}]}},
     "Model": {"spec": {}},
 }
+# Objects keep the spelling they were written with; columns show whichever is there.
+_EITHER_SPELLING: Final = dict.fromkeys(
+    (".spec.cohort", ".spec.cohortName"), ".spec['cohortName','cohort']"
+)
 POD_TEMPLATE: Final = "io.k8s.api.core.v1.PodTemplateSpec"
 _IMMUTABLE: Final = "field is immutable"
 
@@ -211,7 +215,7 @@ def _subresources(kind: Kind) -> Object:
 
 
 def _column(column: Column) -> Object:
-    path, kind = column.description, column.type
+    path, kind = _EITHER_SPELLING.get(column.description, column.description), column.type
     condition = re.fullmatch(r"status of the condition (\w+)", path)
     if condition:
         path = f'.status.conditions[?(@.type=="{condition[1]}")].status'

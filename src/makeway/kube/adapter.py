@@ -382,7 +382,9 @@ class KubeCluster:
     async def wait(self, until: float | None) -> None:
         pause = None if until is None else max(0.0, until - self._clock.now())
         try:
-            await asyncio.wait_for(self._changed.wait(), pause)
+            # Not `wait_for`: in Python 3.11 it loses a cancellation that meets the change it waits for.
+            async with asyncio.timeout(pause):
+                await self._changed.wait()
         except TimeoutError:
             return
         await asyncio.sleep(GATHER_S)

@@ -42,7 +42,7 @@ WRITES: Final = (
     ("scheduling.sigs.k8s.io", ("podgroups", "podgroups/status"), ("patch",)),
     ("scheduling.x-k8s.io", ("podgroups", "podgroups/status"), ("patch",)),
     ("scheduling.k8s.io", ("podgroups/status",), ("patch",)),
-    (MAKEWAY, ("preemptions",), ("create", "patch", "delete")),
+    (MAKEWAY, ("preemptions",), ("create", "delete")),
     (MAKEWAY, ("preemptions/status",), ("patch",)),
     ("events.k8s.io", ("events",), ("create", "patch")),
     # Models, where no KubeAI is there to make pods of them.

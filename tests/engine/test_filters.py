@@ -1,0 +1,38 @@
+"""Which nodes a pod may go to, where two reasons meet."""
+
+from __future__ import annotations
+
+from makeway.engine.filters import neighbour_mask
+from makeway.engine.nodes import NodeTable
+from makeway.model.node import Node, NodeName
+from makeway.model.resources import frozen
+from makeway.model.selectors import LabelSelector, Taint
+from makeway.model.workload import Pod, PodId, PodShape, Spread, WorkloadId
+
+ZONE = "zone"
+
+
+def test_a_node_that_is_not_asked_for_is_no_domain_to_spread_over_tainted_or_not() -> None:
+    """Found beside kube-scheduler: the taint hid that the node was out of the question anyway."""
+    table = NodeTable()
+    room = frozen({"pods": 10})
+    away = Node(
+        name=NodeName("away"),
+        labels={ZONE: "b", "pool": "other"},
+        taints=(Taint(key="t"),),
+        allocatable=room,
+    )
+    here = Node(name=NodeName("here"), labels={ZONE: "a", "pool": "mine"}, allocatable=room)
+    for node in (away, here):
+        table.upsert_node(node)
+    shape = PodShape(
+        namespace="n",
+        node_selector=(("pool", "mine"),),
+        spread=(Spread(topology_key=ZONE, selector=LabelSelector()),),
+    )
+    row = table.row_of[NodeName("here")]
+    table.put(Pod(id=PodId("n/p"), workload=WorkloadId("n/p"), shape=PodShape(namespace="n")), row)
+    suits = neighbour_mask(table, shape)
+    assert suits is not None
+    # One domain only, so adding to it widens nothing.
+    assert bool(suits[row])
