@@ -32,7 +32,7 @@ kubectl: setup
 	@.venv/bin/python tools/kubectl.py > /dev/null || { [ "$$CI" != true ] && echo "kubectl cannot be had here; the tests that need it are skipped."; }
 
 test: kubectl
-	@.venv/bin/python -m pytest -n 2 --dist loadfile
+	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 check: setup
 	.venv/bin/ruff format --check src tests bench tools
@@ -58,7 +58,8 @@ properties: setup
 	@N=$(or $(N),100000) .venv/bin/python -m pytest -n 2 tests/properties
 
 # Everything that takes longer than a test run should.
-long: setup
+long: kubectl
+	@.venv/bin/python -m pytest -n 2 --dist loadfile -m slow
 	@$(MAKE) optimum properties bench
 
 clean:
