@@ -78,11 +78,11 @@ class FencedClient(Client):
         self._fence = fence
         self._name = name
 
-    async def _send(self, method: str, *rest: Any, **more: Any) -> Any:
+    async def _once(self, method: str, *rest: Any, **more: Any) -> bytes:
         # Here, and not at the start of a call: a call that is repeated asks anew each time.
         if method not in READING and not self._fence.open:
             raise LeadershipLost(self._name)
-        return await super()._send(method, *rest, **more)
+        return await super()._once(method, *rest, **more)
 
 
 class Election:
