@@ -12,6 +12,7 @@ import msgspec
 
 from makeway import __version__
 from makeway.kinds.crds import custom_resource_definitions
+from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kube.policies import policies
 from makeway.kube.resources import KUEUE, MAKEWAY, RESOURCES
 
@@ -112,7 +113,13 @@ def _reads() -> list[Object]:
 
 
 def _writes() -> list[Object]:
-    return [_rule(group, list(plurals), verbs) for group, plurals, verbs in WRITES]
+    listed = [_rule(group, list(plurals), verbs) for group, plurals, verbs in WRITES]
+    # Every kind of job is suspended and resumed; batch Jobs are in the list above.
+    jobs: dict[str, list[str]] = {}
+    for kind in JOB_KINDS:
+        if RESOURCES[kind].group != "batch":
+            jobs.setdefault(RESOURCES[kind].group, []).append(RESOURCES[kind].plural)
+    return listed + [_rule(group, sorted(plurals), ("patch",)) for group, plurals in jobs.items()]
 
 
 def _rule(group: str, plurals: list[str], verbs: tuple[str, ...]) -> Object:
