@@ -144,9 +144,10 @@ class Projection:
             self._mark("pod", key_)
             for state in (before, after):
                 if state is not None:
-                    self._mark("workload", self.workload_of(state)[0])
+                    self._mark_workload_of(state)
         elif kind == "Job":
-            self._note_job(after or before or {})
+            if before is None or after is None or not _reads_the_same(before, after):
+                self._note_job(after or before or {})
         elif kind in POD_GROUPS:
             for member in self._copy.by("pods by gang", key_):
                 self._mark("pod", key(member))
@@ -162,6 +163,12 @@ class Projection:
                 # Told again even if it looks the same: what it waited for may be there.
                 self._known.pop((Pod, key(user)), None)
                 self._mark("pod", key(user))
+
+    def _mark_workload_of(self, one: Json) -> None:
+        owner = self.workload_of(one)[0]
+        # What a Workload object says is not read from its pods, unless they own it.
+        if pod.queued(one) or self._copy.get("Workload", owner) is None:
+            self._mark("workload", owner)
 
     def _note_job(self, changed: Json) -> None:
         for owned in self._copy.by("workloads by owner", uid(changed)):
@@ -413,6 +420,17 @@ class Projection:
         if not written:
             return self._assumed.get(key(found), ())
         return placement_from(written)
+
+
+def _reads_the_same(before: Json, after: Json) -> bool:
+    """A Job's status tells the engine nothing."""
+    return (
+        uid(before) == uid(after)
+        and spec(before) == spec(after)
+        and labels(before) == labels(after)
+        and annotations_of(before) == annotations_of(after)
+        and metadata(before).get("ownerReferences") == metadata(after).get("ownerReferences")
+    )
 
 
 def placement_from(written: str) -> tuple[Placed, ...]:
