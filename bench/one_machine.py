@@ -132,7 +132,7 @@ class Makeway:
                 continue
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                role = "API" if "makeway.cli.main" in line else "manager"
+                role = "manager" if "makeway.cli.manager" in line else "API"
                 found[role] = found.get(role, 0.0) + times.user + times.system
         return found
 

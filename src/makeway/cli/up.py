@@ -81,7 +81,7 @@ def up(home: Home, port: int | None, options: Options, *, detach: bool) -> None:
     if detach:
         start_detached(home, port, options)
     else:
-        _run_here(home, port, options)
+        run_here(home, port, options)
 
 
 def _check_config(path: Path) -> None:
@@ -130,27 +130,33 @@ def start_detached(home: Home, port: int | None, options: Options) -> None:
     """Start `makeway up` in a session of its own, and wait until it says that it is ready."""
     started = time.monotonic()
     read_end, write_end = os.pipe()
-    arguments = _arguments(home, port, options)
+    chosen = options.config.absolute() if options.config is not None else None
+    record = options.record.absolute() if options.record is not None else None
+    said = msgspec.structs.replace(options, config=chosen, record=record)
     with home.log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "makeway.cli.main", *arguments],
+            [sys.executable, "-m", "makeway.cli.background", str(home.path), str(port or 0)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             start_new_session=True,
             pass_fds=(write_end,),
-            env={**os.environ, "MAKEWAY_READY_FD": str(write_end)},
+            env={
+                **os.environ,
+                "MAKEWAY_READY_FD": str(write_end),
+                "MAKEWAY_OPTIONS": msgspec.json.encode(said, enc_hook=str).decode(),
+            },
         )
     home.log.chmod(0o600)
     os.close(write_end)
     try:
         with out.progress("starting makeway…"), os.fdopen(read_end, "rb") as ready:
-            said = _read_within(ready.fileno(), _READY_WITHIN_S)
+            heard = _read_within(ready.fileno(), _READY_WITHIN_S)
     except BaseException:  # Ctrl-C: who stops waiting for it does not want it either
         process.terminate()
         process.wait()
         raise
-    if said != b"ready\n":
+    if heard != b"ready\n":
         raise UserError(
             f"makeway did not start{_last_words(home)}",
             hint=f"The log is {home.log}",
@@ -184,28 +190,10 @@ def _last_words(home: Home) -> str:
     return f": {lines[-1].removeprefix('Error: ')}" if lines else "."
 
 
-def _arguments(home: Home, port: int | None, options: Options) -> list[str]:
-    arguments = ["-v"] if options.verbose else []
-    arguments += ["up", "--home", str(home.path), "--log-format", options.log_format]
-    if port is not None:
-        arguments += ["--port", str(port)]
-    if options.config is not None:
-        arguments += ["--config", str(options.config.absolute())]
-    if options.capacity:
-        arguments += ["--capacity", ",".join(f"{k}={v}" for k, v in options.capacity.items())]
-    for key, value in options.labels.items():
-        arguments += ["--label", f"{key}={value}"]
-    if not options.local_node:
-        arguments.append("--no-local-node")
-    if options.record is not None:
-        arguments += ["--record", str(options.record.absolute())]
-    return arguments
-
-
 # --- in the foreground ---
 
 
-def _run_here(home: Home, port: int | None, options: Options) -> None:
+def run_here(home: Home, port: int | None, options: Options) -> None:
     from makeway.cli.logs import set_up_logs
     from makeway.cli.serving import serve_until_stopped
 

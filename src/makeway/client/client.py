@@ -110,6 +110,7 @@ class Client:
         self._attempts = attempts
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        self.under_way = 0  # calls that wait for their answer; watches do not count
         unlimited = bool(connection.unix_path) and not concurrency
         self._wire = Wire(connection.unix_path) if unlimited else None
 
@@ -253,6 +254,21 @@ class Client:
         accept: str = JSON,
     ) -> bytes:
         """The answer's bytes; the body may be bytes already."""
+        self.under_way += 1
+        try:
+            return await self._raw(method, path, body, params, content_type, accept)
+        finally:
+            self.under_way -= 1
+
+    async def _raw(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        params: Mapping[str, str] | None,
+        content_type: str,
+        accept: str,
+    ) -> bytes:
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Accept": accept}
         if data is not None:

@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 
 WRITERS = 1
 REMEMBERED = 4096
+BUSY = 8  # calls under way before which events step back
+PAUSE_S = 0.02
+LONGEST_SILENCE_S = 10.0
 
 
 class Clock(Protocol):
@@ -68,11 +71,17 @@ class EventRecorder:
     async def _write_all(self) -> None:
         while True:
             note = await self._queue.get()
+            await self._let_others_first(note)
             try:
                 await self._write(note)
             except (ApiError, UserError) as error:
                 # Nothing depends on an event; its namespace may be on its way out.
                 log.debug("event %s on %s not written: %s", note.reason, note.involved, error)
+
+    async def _let_others_first(self, note: _Note) -> None:
+        """A flood of work comes before the story of it, but not for ever."""
+        while self._client.under_way > BUSY and self._clock.now() < note.at + LONGEST_SILENCE_S:
+            await asyncio.sleep(PAUSE_S)
 
     async def _write(self, note: _Note) -> None:
         key = (note.involved, note.kind, note.reason, note.message)

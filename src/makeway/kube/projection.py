@@ -141,9 +141,10 @@ class Projection:
             self._mark("pod", key_)
             for state in (before, after):
                 if state is not None:
-                    self._mark("workload", self.workload_of(state)[0])
+                    self._mark_workload_of(state)
         elif kind in JOB_KINDS or kind in GATED_KINDS:
-            self._note_owner(kind, after or before or {})
+            if before is None or after is None or not _reads_the_same(before, after):
+                self._note_owner(kind, after or before or {})
         elif kind in POD_GROUPS:
             for member in self._copy.by("pods by gang", key_):
                 self._mark("pod", key(member))
@@ -159,6 +160,12 @@ class Projection:
                 # Told again even if it looks the same: what it waited for may be there.
                 self._known.pop((Pod, key(user)), None)
                 self._mark("pod", key(user))
+
+    def _mark_workload_of(self, one: Json) -> None:
+        owner = self.workload_of(one)[0]
+        # What a Workload object says is not read from its pods, unless they own it.
+        if pod.queued(one) or self._copy.get("Workload", owner) is None:
+            self._mark("workload", owner)
 
     def _note_owner(self, kind: str, changed: Json) -> None:
         for one in self._copy.by("pods by parent", f"{kind}/{key(changed)}"):
@@ -427,6 +434,17 @@ def _together(found: Json, owner: Json) -> bool:
         if kind in GATED_KINDS:
             return GATED_KINDS[kind].gang
     return False
+
+
+def _reads_the_same(before: Json, after: Json) -> bool:
+    """A Job's status tells the engine nothing."""
+    return (
+        uid(before) == uid(after)
+        and spec(before) == spec(after)
+        and labels(before) == labels(after)
+        and annotations_of(before) == annotations_of(after)
+        and metadata(before).get("ownerReferences") == metadata(after).get("ownerReferences")
+    )
 
 
 def placement_from(written: str) -> tuple[Placed, ...]:

@@ -28,7 +28,7 @@ EVENTS_AT_ONCE: Final = 4
 MOST_EVENTS_WAITING: Final = 20_000
 BUSY: Final = 16  # writes under way before which events step back
 PAUSE_S: Final = 0.02
-LONGEST_SILENCE_S: Final = 5.0
+LONGEST_SILENCE_S: Final = 10.0
 
 
 class Writer:
@@ -53,7 +53,7 @@ class Writer:
     async def run_all(self, lists: Iterable[list[Action]]) -> list[bool]:
         """Each list in its order, the lists side by side; False where a list was cut short."""
         work = list(lists)
-        if self._under_way <= BUSY < len(work):
+        if not self._is_busy() and len(work) > BUSY:
             self._tell_by = self._clock.now() + LONGEST_SILENCE_S
         self._under_way += len(work)
         try:
@@ -206,12 +206,16 @@ class Writer:
 
     async def _let_others_first(self) -> bool:
         """Events can wait while decisions are being written, but not for ever."""
-        busy = self._under_way > BUSY and self._clock.now() < self._tell_by
+        busy = self._is_busy() and self._clock.now() < self._tell_by
         if busy:
             await asyncio.sleep(PAUSE_S)
         else:
-            self._tell_by = self._clock.now() + LONGEST_SILENCE_S if self._under_way > BUSY else 0.0
+            self._tell_by = self._clock.now() + LONGEST_SILENCE_S if self._is_busy() else 0.0
         return busy
+
+    def _is_busy(self) -> bool:
+        """With our own writes, or with those of others who share the client."""
+        return self._under_way > BUSY or self._client.under_way > BUSY
 
     async def _tell_one(self, tell: Tell) -> None:
         event, told = self._scribe.write(tell, self._clock.now())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -28,6 +29,7 @@ _TABLE_KEPT = (
 )
 
 
+@lru_cache(maxsize=1024)
 def type_prefix(kind: str, api_version: str) -> bytes:
     return f'{{"kind":"{kind}","apiVersion":"{api_version}",'.encode()
 

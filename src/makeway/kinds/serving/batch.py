@@ -4,8 +4,6 @@ fixed.
 
 from __future__ import annotations
 
-import copy
-
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
 from makeway.kinds.serving.queueing import (
@@ -153,16 +151,17 @@ def _only_scheduling_changed(old: Obj, new: Obj) -> bool:
 
 
 def _without_scheduling(template: Obj) -> Obj:
-    template = copy.deepcopy(template)
-    metadata = template.get("metadata") or {}
-    for field in ("labels", "annotations"):
-        metadata.pop(field, None)
-    spec = template.get("spec") or {}
-    for field in ("nodeSelector", "tolerations", "affinity", "schedulingGates"):
-        spec.pop(field, None)
-    for container in [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]:
-        container.pop("resources", None)
-    return template
+    metadata = _without(template.get("metadata") or {}, ("labels", "annotations"))
+    steering = ("nodeSelector", "tolerations", "affinity", "schedulingGates")
+    spec = _without(template.get("spec") or {}, steering)
+    for field in ("containers", "initContainers"):
+        if spec.get(field):
+            spec[field] = [_without(container, ("resources",)) for container in spec[field]]
+    return {**template, "metadata": metadata, "spec": spec}
+
+
+def _without(obj: Obj, fields: tuple[str, ...]) -> Obj:
+    return {key: value for key, value in obj.items() if key not in fields}
 
 
 class CronJobRules(Rules):
