@@ -101,6 +101,8 @@ class App:
             answer = await self._answer(request, send)
         except Refusal as refusal:
             answer = refusal_answer(refusal)
+        except RecursionError:
+            answer = refusal_answer(bad_request("the object is nested too deeply"))
         except StoreFailedError as failure:
             answer = refusal_answer(
                 Refusal(500, "InternalError", f"Internal error occurred: {failure}")
