@@ -205,3 +205,23 @@ def test_a_migration_keeps_a_copy_of_the_old_file(
         assert database.execute("PRAGMA user_version").fetchone() == (1,)
     database.close()
     Store(path)  # a second start migrates nothing
+
+
+def test_a_file_that_is_mostly_empty_is_made_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "_WASTE_BYTES", 100_000)
+    path = tmp_path / "store.db"
+    store_module._open(path).close()
+    with sqlite3.connect(path) as database:
+        rows = [(n, "k", "", f"o{n}", "A", b"x" * 4000) for n in range(1, 500)]
+        database.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)", rows)
+    with sqlite3.connect(path) as database:
+        database.execute("DELETE FROM log WHERE version < 490")
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    before = path.stat().st_size
+    store_module._open(path).close()
+    assert path.stat().st_size < before / 5
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT count(*) FROM log").fetchone() == (10,)

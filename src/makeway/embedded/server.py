@@ -257,7 +257,7 @@ def _server(app: App, more: dict[str, Any]) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         http="httptools",
-        ws="none",
+        ws="websockets-sansio",  # exec and attach
         lifespan="off",
         access_log=False,
         log_config=None,

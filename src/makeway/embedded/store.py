@@ -32,6 +32,8 @@ LOG_BYTES = 64 * 1024 * 1024
 # Deleting single rows all the time would double the work of a write; the log is cut in slices
 # instead.
 _PRUNE_EVERY = 2_000
+_WAL_BYTES = 64 * 1024 * 1024
+_WASTE_BYTES = 16 * 1024 * 1024  # less than this is not worth writing the file anew
 
 Key = tuple[str, str]  # namespace, name
 
@@ -384,9 +386,24 @@ def _connect(path: Path) -> sqlite3.Connection:
     # With group commit a full sync costs one flush for many writes, and a power cut loses nothing
     # answered.
     database.execute("PRAGMA synchronous = FULL")
+<<<<<<< HEAD
     # A flood rewrites the same pages over and over: fold them into the file in larger steps (32 MiB).
     database.execute("PRAGMA wal_autocheckpoint = 8000")
+=======
+    # What one burst made of the write-ahead log is given back after it.
+    database.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+>>>>>>> kinds
     return database
+
+
+def _compact(database: sqlite3.Connection) -> None:
+    """Give back what old changes and deleted objects took, where that is much: before anybody is served."""
+    free, pages, size = (
+        int(database.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("freelist_count", "page_count", "page_size")
+    )
+    if free * size > _WASTE_BYTES and free * 2 > pages:
+        database.execute("VACUUM")
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -396,6 +413,7 @@ def _open(path: Path) -> sqlite3.Connection:
     database = _connect(path)
     try:
         _migrate(database, path, existed=existed)
+        _compact(database)
     except BaseException:
         database.close()
         raise

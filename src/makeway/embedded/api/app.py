@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import hmac
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from makeway.embedded.api import discovery
+from makeway.embedded.api import discovery, sessions
 from makeway.embedded.api.apply import server_side_apply
 from makeway.embedded.api.bodies import check_fields, parse, read_object, to_storage
 from makeway.embedded.api.definitions import CustomKinds
@@ -31,12 +30,15 @@ from makeway.embedded.api.http import (
     refusal_answer,
     success,
 )
+from makeway.embedded.api.metrics import GROUP as METRICS
+from makeway.embedded.api.metrics import Metrics
 from makeway.embedded.api.objects import DeleteOptions, Objects
 from makeway.embedded.api.openapi import OpenApi
 from makeway.embedded.api.patch import json_patch, merge_patch, strategic_merge
 from makeway.embedded.api.reviews import answer_review
 from makeway.embedded.api.selectors import Selection
 from makeway.embedded.api.subresources import Subresources
+from makeway.embedded.api.tokens import Tokens
 from makeway.embedded.api.watch import Hub
 from makeway.embedded.store import Entry, Store, StoreFailedError
 from makeway.kinds.serving.kind import Kind, Version
@@ -80,8 +82,9 @@ class App:
         self.openapi = OpenApi(registry)
         self.custom = CustomKinds(self.objects, self.openapi)
         self._now = now
-        self._token = f"Bearer {token}".encode()
-        self._subresources = Subresources(self.objects, home)
+        self._tokens = Tokens(token)
+        self._subresources = Subresources(self.objects, home, self._tokens)
+        self._metrics = Metrics(store, home)
 
     def close(self) -> None:
         """End watches and followed logs now: the server is going down."""
@@ -89,6 +92,9 @@ class App:
         self._subresources.stopping = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._talk(scope, receive, send)
+            return
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
@@ -96,6 +102,8 @@ class App:
             answer = await self._answer(request, send)
         except Refusal as refusal:
             answer = refusal_answer(refusal)
+        except RecursionError:
+            answer = refusal_answer(bad_request("the object is nested too deeply"))
         except StoreFailedError as failure:
             answer = refusal_answer(
                 Refusal(500, "InternalError", f"Internal error occurred: {failure}")
@@ -108,10 +116,23 @@ class App:
         if answer is not None:
             await answer.send(send, request.warnings)
 
-    async def _answer(self, request: Request, send: Send) -> Answer | None:
-        given = request.headers.get(b"authorization", b"")
-        if not hmac.compare_digest(given, self._token):
+    async def _talk(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket: a command in a pod, or a look at what it writes."""
+        try:
+            self._ask_for_token(dict(scope["headers"]))
+            target = self._resolve(scope["path"])
+            if target is None:
+                raise Refusal(404, "NotFound", "the server could not find the requested resource")
+            await self._subresources.talk(scope, receive, send, target)
+        except Refusal as refusal:
+            await sessions.refuse(send, receive, refusal)
+
+    def _ask_for_token(self, headers: dict[bytes, bytes]) -> None:
+        if not self._tokens.accepts(headers.get(b"authorization", b""), self._now()):
             raise Refusal(401, "Unauthorized", "Unauthorized")
+
+    async def _answer(self, request: Request, send: Send) -> Answer | None:
+        self._ask_for_token(request.headers)
         path = request.path
         if path.startswith(("/api/", "/apis/")):
             target = self._resolve(path)
@@ -192,6 +213,11 @@ class App:
     async def _serve(self, request: Request, send: Send, target: Target) -> Answer | None:
         if target.version.deprecation:
             request.warnings.append(target.version.deprecation)
+        if target.kind.group == METRICS and request.method == "GET":
+            now = self._now()
+            return json_answer(
+                self._metrics.serve(target.kind.plural, target.namespace, target.name, now)
+            )
         if target.subresource and target.subresource != "status":
             return await self._subresources.serve(request, send, target, self._now())
         if target.subresource == "status" and not target.kind.status:

@@ -16,15 +16,49 @@ from makeway.kinds.serving.refusal import Cause, Obj, Refusal, bad_request, inva
 from makeway.kinds.serving.schemas import definitions
 
 _decode = msgspec.json.Decoder().decode
+# What comes after the parser works level by level on Python's stack; no object that people write comes near.
+MAX_DEPTH = 200
+# YAML can say a lot in a few bytes: what its aliases stand for is counted each time.
+MAX_VALUES = 1_000_000
 _VALIDATIONS = ("Strict", "Warn", "Ignore", "")
 
 
 def parse(content_type: str, body: bytes) -> Any:
-    """JSON, YAML or protobuf to plain values."""
+    """JSON, YAML or protobuf to plain values, of bounded depth and size."""
     if content_type == protobuf.CONTENT_TYPE:
         return protobuf.decode(body)
-    if "yaml" in content_type:
-        return _parse_yaml(body)
+    try:
+        found = _parse_yaml(body) if "yaml" in content_type else _parse_json(content_type, body)
+    except RecursionError:
+        raise _too_deep() from None
+    if "yaml" in content_type or body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+        _check_bounds(found)
+    return found
+
+
+def _too_deep() -> Refusal:
+    return bad_request(f"the object is nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_bounds(found: Any) -> None:
+    level, count = [found], 0
+    for _ in range(MAX_DEPTH + 1):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner.extend(value.values())
+            elif isinstance(value, list):
+                inner.extend(value)
+            if count + len(inner) > MAX_VALUES:
+                raise bad_request(f"the object has more than {MAX_VALUES} values")
+        if not inner:
+            return
+        count += len(inner)
+        level = inner
+    raise _too_deep()
+
+
+def _parse_json(content_type: str, body: bytes) -> Any:
     if content_type not in ("application/json", "", "*/*"):
         accepted = "application/json, application/yaml, application/vnd.kubernetes.protobuf"
         raise Refusal(

@@ -18,6 +18,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 # A larger object is refused, as the API server refuses it (its limit is 3 MiB).
 MAX_BODY = 3 * 1024 * 1024
+MAX_DRAINED = 64 * 1024 * 1024
 JSON = b"application/json"
 
 encode = msgspec.json.Encoder().encode
@@ -81,12 +82,19 @@ class Request:
                 raise bad_request("the request body was cut off")
             chunk = message.get("body", b"")
             size += len(chunk)
+            more = bool(message.get("more_body"))
             if size > MAX_BODY:
-                raise Refusal(
-                    413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}"
-                )
+                # The rest is read and dropped, up to a point: who is still sending would not see the answer.
+                chunks.clear()
+                if not more or size > MAX_DRAINED:
+                    raise Refusal(
+                        413,
+                        "RequestEntityTooLarge",
+                        f"Request entity too large: limit is {MAX_BODY}",
+                    )
+                continue
             chunks.append(chunk)
-            if not message.get("more_body"):
+            if not more:
                 return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def disconnected(self) -> None:

@@ -108,16 +108,25 @@ class _View:
         return self.text(path), size
 
     def lines(self, content: bytes) -> Iterator[bytes]:
-        for raw in content.splitlines(keepends=True):
-            found = _LINE.match(raw.rstrip(b"\n"))
-            if not found:
-                yield raw
-                continue
-            time, part, text = found.groups()
-            if self._since and parse_timestamp(_microseconds(time.decode())) < self._since:
-                continue
-            shown = time + b" " + text if self._timestamps else text
-            yield shown if part == b"P" else shown + b"\n"
+        return _lines(content, self._since, timestamps=self._timestamps)
+
+
+def _lines(content: bytes, since: float, *, timestamps: bool) -> Iterator[bytes]:
+    for raw in content.splitlines(keepends=True):
+        found = _LINE.match(raw.rstrip(b"\n"))
+        if not found:
+            yield raw
+            continue
+        time, part, text = found.groups()
+        if since and parse_timestamp(_microseconds(time.decode())) < since:
+            continue
+        shown = time + b" " + text if timestamps else text
+        yield shown if part == b"P" else shown + b"\n"
+
+
+def text_of(content: bytes) -> bytes:
+    """Stored lines as their program wrote them."""
+    return b"".join(_lines(content, 0.0, timestamps=False))
 
 
 def _microseconds(text: str) -> str:
@@ -138,7 +147,7 @@ async def _follow(
         while not gone.done():
             # Asked before reading, so that what was written just before the end is still sent.
             ended = not more_to_come()
-            content, offset = _read_more(path, offset)
+            content, offset = read_more(path, offset)
             if content:
                 await send(
                     {
@@ -156,7 +165,7 @@ async def _follow(
         gone.cancel()
 
 
-def _read_more(path: Path, offset: int) -> tuple[bytes, int]:
+def read_more(path: Path, offset: int) -> tuple[bytes, int]:
     """Whole lines after an offset."""
     if not path.exists():
         return b"", 0

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from makeway.control.clock import timestamp
 from makeway.embedded.api.bodies import parse, read_object
 from makeway.embedded.api.forms import Form
-from makeway.embedded.api.http import Answer, Request, Send, json_answer
+from makeway.embedded.api.http import Answer, Receive, Request, Scope, Send, json_answer
 from makeway.embedded.api.logs import serve_log
 from makeway.embedded.api.objects import DeleteOptions, Objects
 from makeway.embedded.api.patch import json_patch, merge_patch
+from makeway.embedded.api.sessions import attach, execute
+from makeway.embedded.api.tokens import Tokens, request_causes
 from makeway.embedded.store import Entry
 from makeway.kinds.serving.columns import at
 from makeway.kinds.serving.kind import Scale
@@ -21,6 +23,7 @@ from makeway.kinds.serving.refusal import (
     Cause,
     Obj,
     Refusal,
+    bad_request,
     conflict,
     invalid,
     invalid_value,
@@ -35,7 +38,8 @@ _NO_SUCH = "the server could not find the requested resource"
 
 
 class Subresources:
-    def __init__(self, objects: Objects, home: Path) -> None:
+    def __init__(self, objects: Objects, home: Path, tokens: Tokens) -> None:
+        self._tokens = tokens
         self._objects = objects
         self._home = home
         self.stopping = False
@@ -53,11 +57,38 @@ class Subresources:
                 return await serve_log(
                     request, send, self._home, entry.decode(), now, self._may_write(target, entry)
                 )
+            case "serviceaccounts", "token", "POST":
+                return await self._issue_token(request, target, now)
+            case "pods", "exec" | "attach", _:
+                raise bad_request(
+                    f"{target.subresource} needs a WebSocket (kubectl 1.30 or later); SPDY is not served"
+                )
             case "namespaces", "finalize", "PUT":
                 return await self._finalize(request, target, now)
             case _, "scale", _ if target.kind.scale:
                 return await self._scale(request, target, target.kind.scale, now)
         raise Refusal(404, "NotFound", _NO_SUCH)
+
+    async def _issue_token(self, request: Request, target: Target, now: float) -> Answer:
+        account = self._objects.existing(target.kind, target.namespace, target.name).decode()
+        asked = parse(request.content_type, await request.body())
+        asked = asked if isinstance(asked, dict) else {}
+        causes = request_causes(asked)
+        if causes:
+            raise invalid("TokenRequest", "authentication.k8s.io", target.name, causes)
+        return json_answer(self._tokens.issue(account, asked, now), 201)
+
+    async def talk(self, scope: Scope, receive: Receive, send: Send, target: Target) -> None:
+        """What is spoken over a WebSocket."""
+        if target.kind.resource != "pods" or target.subresource not in ("exec", "attach"):
+            raise Refusal(404, "NotFound", _NO_SUCH)
+        entry = self._objects.existing(target.kind, target.namespace, target.name)
+        pod = entry.decode()
+        if target.subresource == "exec":
+            await execute(scope, receive, send, self._home, pod)
+        else:
+            more = self._may_write(target, entry)
+            await attach(scope, receive, send, self._home, pod, more)
 
     def _may_write(self, target: Target, entry: Entry) -> Callable[[str], bool]:
         """Whether a container of the pod may still write to its log: it lives, and the server goes

@@ -17,7 +17,8 @@ from makeway.embedded.api.selectors import Selection
 from makeway.embedded.store import Change, Entry, Store, TooOldError
 from makeway.kinds.serving.refusal import Refusal
 
-MAX_PENDING = 64 * 1024 * 1024
+# A list of 20,000 pods is about as long; a hundred watchers that stand still then cost no more than memory has.
+MAX_PENDING = 16 * 1024 * 1024
 BOOKMARK_EVERY_S = 60.0
 # As upstream: a watch without a timeout of its own ends after half an hour to an hour.
 DEFAULT_TIMEOUT_S = 45 * 60
@@ -35,9 +36,14 @@ class Watcher:
         self._ready = asyncio.Event()
 
     def push(self, line: bytes) -> None:
+        if self.ended:
+            return
         self._pending.append(line)
         self._pending_bytes += len(line)
         if self._pending_bytes > MAX_PENDING:
+            # Nobody will read it any more, so it is not kept either.
+            self._pending.clear()
+            self._pending_bytes = 0
             self.end()
         self._ready.set()
 

@@ -46,6 +46,7 @@ from makeway.embedded.controllers.garbage import GarbageCollector
 from makeway.embedded.controllers.namespaces import NamespaceCleaner
 from makeway.embedded.controllers.plan import Plan
 from makeway.embedded.controllers.podgc import PodCollector
+from makeway.embedded.controllers.serviceaccounts import AccountKeeper
 from makeway.embedded.events import EventRecorder
 from makeway.embedded.mirror import Mirror
 from makeway.embedded.objects import (
@@ -134,6 +135,7 @@ class Controllers:
         self._kinds = [kind for kind in self._kinds if kind.kind not in without]
         self._garbage = GarbageCollector(client, self.mirrors)
         self._namespaces = NamespaceCleaner(client, self.mirrors[NAMESPACES])
+        self._accounts = AccountKeeper(client, self.mirrors[NAMESPACES])
         self._podgc = PodCollector(client, self.mirrors[PODS], self.mirrors[NODES], self._clock)
 
     def _kind(
@@ -197,6 +199,7 @@ class Controllers:
             group.create_task(self._garbage.run())
             group.create_task(self._namespaces.run())
             group.create_task(self._podgc.run())
+            group.create_task(self._accounts.run())
 
     async def run_models(self) -> None:
         """Only Models: on a cluster whose own controllers do the rest."""

@@ -222,6 +222,8 @@ def _core() -> tuple[Kind, ...]:
                 ("binding", "Binding", ("create",)),
                 ("eviction", "Eviction", ("create",)),
                 ("log", "Pod", ("get",)),
+                ("exec", "PodExecOptions", ("create", "get")),
+                ("attach", "PodAttachOptions", ("create", "get")),
             ),
             fields={
                 "spec.nodeName": ("spec", "nodeName"),
@@ -268,6 +270,7 @@ def _core() -> tuple[Kind, ...]:
             core("ServiceAccount", printers.SERVICE_ACCOUNT),
             short_names=("sa",),
             generation=False,
+            subresources=(("token", "TokenRequest", ("create",)),),
         ),
         Kind(
             "",
@@ -594,7 +597,17 @@ def _gangs() -> tuple[Kind, ...]:
 
 def _rest() -> tuple[Kind, ...]:
     storage = "io.k8s.api.storage.v1"
+    measured = (Version("v1beta1"),)
     return (
+        Kind(
+            "metrics.k8s.io",
+            "NodeMetrics",
+            "nodes",
+            measured,
+            namespaced=False,
+            verbs=("get", "list"),
+        ),
+        Kind("metrics.k8s.io", "PodMetrics", "pods", measured, verbs=("get", "list")),
         Kind(
             "apiextensions.k8s.io",
             "CustomResourceDefinition",
