@@ -386,13 +386,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     # With group commit a full sync costs one flush for many writes, and a power cut loses nothing
     # answered.
     database.execute("PRAGMA synchronous = FULL")
-<<<<<<< HEAD
     # A flood rewrites the same pages over and over: fold them into the file in larger steps (32 MiB).
     database.execute("PRAGMA wal_autocheckpoint = 8000")
-=======
     # What one burst made of the write-ahead log is given back after it.
     database.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
->>>>>>> kinds
     return database
 
 
