@@ -38,7 +38,10 @@ async def _manage(home: Path, options: Options) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     config = load(options.config) if options.config is not None else Configuration()
-    token = await _token_of(home)
+    parent = asyncio.create_task(_orphaned(), name="parent")
+    token = await _token_unless(stop, parent, home)
+    if token is None:
+        return
     async with Client(embedded(home / "api.sock", token)) as client:
         node = None
         if options.local_node:
@@ -51,17 +54,29 @@ async def _manage(home: Path, options: Options) -> None:
             asyncio.create_task(run_controllers(client), name="controllers"),
             asyncio.create_task(run_pretended(client), name="pretended nodes"),
             asyncio.create_task(run_scheduler(client, config, clock, ready), name="scheduler"),
-            asyncio.create_task(_orphaned(), name="parent"),
+            parent,
         ]
         if node is not None:
             tasks.append(asyncio.create_task(node.run(), name="node"))
         await _until(stop, ready, tasks)
-        parent_lives = not tasks[3].done()
+        parent_lives = not parent.done()
         if stop.is_set() and parent_lives and node is not None:
             await node.stop_pods()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _token_unless(stop: asyncio.Event, parent: asyncio.Task[None], home: Path) -> str | None:
+    """None when we are told to stop, or the API's process gave up before it wrote one."""
+    token = asyncio.create_task(_token_of(home))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({token, stopping, parent}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if token.done():
+        return token.result()
+    token.cancel()
+    return None
 
 
 async def _token_of(home: Path) -> str:
