@@ -157,6 +157,7 @@ def start_detached(home: Home, port: int | None, options: Options) -> None:
         process.wait()
         raise
     if heard != b"ready\n":
+        process.terminate()  # one that was too slow must not come up behind our back
         raise UserError(
             f"makeway did not start{_last_words(home)}",
             hint=f"The log is {home.log}",

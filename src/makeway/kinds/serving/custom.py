@@ -81,7 +81,7 @@ def _accepted(obj: Obj, now: float) -> Obj:
     return {
         "acceptedNames": obj["spec"]["names"],
         "storedVersions": [
-            v["name"] for v in obj["spec"].get("versions") or [] if v.get("storage")
+            v["name"] for v in obj["spec"].get("versions") or [] if v.get("storage") and "name" in v
         ],
         "conditions": [
             condition("NamesAccepted", "NoConflicts", "no conflicts found"),
