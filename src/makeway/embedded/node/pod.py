@@ -585,7 +585,7 @@ class PodWorker:
             return state
         self._told_process = True
         run = Run(attempts / str(numbers[-1]))
-        if run.untouched:
+        if run.untouched and run.give_up():
             shutil.rmtree(run.folder, ignore_errors=True)
             return msgspec.structs.replace(state, restarts=numbers[-1])
         self._runs[name] = run
@@ -756,7 +756,9 @@ def _ready_when_done(init: ContainerState) -> ContainerState:
 
 
 def _numbers(attempts: Path) -> list[int]:
-    return sorted(int(each.name) for each in attempts.iterdir()) if attempts.exists() else []
+    if not attempts.exists():
+        return []
+    return sorted(int(each.name) for each in attempts.iterdir() if each.name.isdigit())
 
 
 def _is_sidecar(container: Object) -> bool:
