@@ -401,6 +401,7 @@ def _compact(database: sqlite3.Connection) -> None:
     )
     if free * size > _WASTE_BYTES and free * 2 > pages:
         database.execute("VACUUM")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def _open(path: Path) -> sqlite3.Connection:

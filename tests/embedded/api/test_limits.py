@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any, cast
 
 import pytest
@@ -47,8 +48,11 @@ async def test_aliases_that_unfold_without_end_are_refused(api: Api) -> None:
 
 
 async def test_ten_megabytes_are_refused(api: Api) -> None:
-    code, answer = await api.call("POST", JOBSETS, b" " * (10 << 20))
-    assert (code, answer["reason"]) == (413, "RequestEntityTooLarge")
+    headers = {"Content-Type": "application/json"}
+    large = io.BytesIO(b" " * (10 << 20))
+    async with api.session.post(JOBSETS, data=large, headers=headers) as answer:
+        assert answer.status == 413
+        assert (await answer.json())["reason"] == "RequestEntityTooLarge"
 
 
 def test_a_watcher_that_does_not_read_is_cut_off_and_keeps_nothing(

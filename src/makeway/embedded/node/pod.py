@@ -98,6 +98,7 @@ class PodWorker:
         self._around: dict[str, Surroundings] = {}
         self._states: dict[str, ContainerState] = {}
         self._failures: dict[str, int] = {}
+        self._found: set[str] = set()  # runs of an earlier server that were not looked at yet
         self._told_process = False
         self._tasks: set[asyncio.Future[None]] = set()
         self._record = Record(
@@ -235,7 +236,10 @@ class PodWorker:
     async def _run_once(self, container: Object) -> Exit:
         name = container["name"]
         run = self._runs.get(name)
-        if run is None or run.exit is not None:
+        # One that ended while no server looked has its end told first; only then may it run again.
+        found = name in self._found
+        self._found.discard(name)
+        if run is None or (run.exit is not None and not found):
             run = await self._start_when_possible(container)
         started = run.started
         if started is not None:
@@ -585,10 +589,11 @@ class PodWorker:
             return state
         self._told_process = True
         run = Run(attempts / str(numbers[-1]))
-        if run.untouched:
+        if run.untouched and run.give_up():
             shutil.rmtree(run.folder, ignore_errors=True)
             return msgspec.structs.replace(state, restarts=numbers[-1])
         self._runs[name] = run
+        self._found.add(name)
         self._failures[name] = numbers[-1]
         state = msgspec.structs.replace(state, restarts=numbers[-1])
         ended = run.exit
@@ -756,7 +761,9 @@ def _ready_when_done(init: ContainerState) -> ContainerState:
 
 
 def _numbers(attempts: Path) -> list[int]:
-    return sorted(int(each.name) for each in attempts.iterdir()) if attempts.exists() else []
+    if not attempts.exists():
+        return []
+    return sorted(int(each.name) for each in attempts.iterdir() if each.name.isdigit())
 
 
 def _is_sidecar(container: Object) -> bool:

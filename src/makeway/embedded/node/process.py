@@ -11,6 +11,8 @@ import contextlib
 import os
 import signal
 import sys
+import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import msgspec
 
 SHIM = Path(__file__).with_name("shim.py")
 POLL_S = 0.1
+TOLD_WITHIN_S = 5.0
 LOST_EXIT_CODE = 137
 
 
@@ -83,9 +86,39 @@ class Run:
         """Asked for, but neither started nor ended: the server went down in between."""
         return self.started is None and self.exit is None
 
+    @property
+    def _claim(self) -> Path | None:
+        """The file that whoever decides about this start makes first: its shim, or a server that gives it up.
+
+        It stands beside the runs, under a name that no later start has.
+        """
+        name = _read(self.folder / "claim")
+        return None if name is None else self.folder.parent / ".claims" / name.decode()
+
+    def give_up(self) -> bool:
+        """Whether a start that the server did not see the end of never happens, so that it may be done anew.
+
+        Where its shim was first, this waits the moment until the shim has told.
+        """
+        claim = self._claim
+        if claim is None:
+            return True
+        try:
+            claim.touch(exist_ok=False)
+        except FileExistsError:
+            deadline = time.monotonic() + TOLD_WITHIN_S
+            while self.untouched and time.monotonic() < deadline:
+                time.sleep(0.005)
+            if self.untouched:
+                self._note_exit(Exit(LOST_EXIT_CODE, 0.0, "its start was lost", lost=True))
+            return False
+        return True
+
     async def _start(self, spec: Spec) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "spec.json").write_bytes(msgspec.json.encode(spec))
+        (self.folder.parent / ".claims").mkdir(exist_ok=True)
+        (self.folder / "claim").write_text(f"claim-{uuid.uuid4().hex}")
         # A file, not a pipe: a pipe would stay open as long as anything holds its other end.
         with (self.folder / "shim.err").open("wb") as complaints:
             # -I -S: no user's environment, no site packages; that is what makes it quick.
@@ -95,6 +128,7 @@ class Run:
                 "-S",
                 str(SHIM),
                 str(self.folder),
+                str(self._claim),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=complaints,

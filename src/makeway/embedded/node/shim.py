@@ -27,7 +27,7 @@ LOOK_AT_GROUP_EVERY_S = 0.05
 START_FAILED = 128
 
 
-def main(folder: str) -> int:
+def main(folder: str, claim: str = "") -> int:
     # Whatever the server had open is not ours to keep open.
     os.closerange(3, 4096)
     with open(os.path.join(folder, "spec.json"), "rb") as file:  # noqa: PTH118, PTH123
@@ -42,8 +42,20 @@ def main(folder: str) -> int:
     os.setsid()
     if os.fork():
         os._exit(0)
-    _watch_over(folder, spec, told)
+    if _claim(claim):
+        _watch_over(folder, spec, told)
     return 0
+
+
+def _claim(claim: str) -> bool:
+    """Whether the process is ours to start: a server that came back meanwhile may have given this start up."""
+    if not claim:
+        return True
+    try:
+        os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    except OSError:
+        return False
+    return True
 
 
 def _watch_over(folder: str, spec: dict, told: int) -> None:  # type: ignore[type-arg]
@@ -346,4 +358,4 @@ def _now() -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:3]))

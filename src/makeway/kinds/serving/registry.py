@@ -608,6 +608,18 @@ def _rest() -> tuple[Kind, ...]:
             verbs=("get", "list"),
         ),
         Kind("metrics.k8s.io", "PodMetrics", "pods", measured, verbs=("get", "list")),
+        # kube-scheduler does not start before it has listed these; nobody here hands out devices.
+        *(
+            Kind(
+                "resource.k8s.io",
+                kind,
+                f"{kind.lower()}{'es' if kind.endswith('s') else 's'}",
+                (Version("v1"),),
+                namespaced=kind in ("ResourceClaim", "ResourceClaimTemplate"),
+                status=kind == "ResourceClaim",
+            )
+            for kind in ("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice")
+        ),
         Kind(
             "apiextensions.k8s.io",
             "CustomResourceDefinition",
