@@ -5,7 +5,7 @@ UV := .tools/bin/uv
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON ?= $(PYTHON)
 
-.PHONY: setup demo test check fix bench optimum properties long kubectl clean
+.PHONY: setup demo test check fix bench optimum properties long kubectl cluster test-cluster clean
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "makeway needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -33,6 +33,16 @@ kubectl: setup
 
 test: kubectl
 	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+# A real control plane (etcd, kube-apiserver, kube-controller-manager), built once into the cache and started on loopback.
+cluster: kubectl
+	@.venv/bin/python -m tools.kube_binaries
+	@.venv/bin/python -m tools.control_plane
+
+# The walkthroughs, the install and the takeover on a real API server.
+test-cluster: kubectl
+	@.venv/bin/python -m tools.kube_binaries
+	@MAKEWAY_WHOLE_SUITE=1 .venv/bin/python -m pytest --backend kube tests/e2e/test_cluster.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/e2e/test_zz_rights.py
 
 check: setup
 	.venv/bin/ruff format --check src tests bench tools

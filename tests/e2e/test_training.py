@@ -18,6 +18,7 @@ from tests.e2e.cli import EXAMPLES, PREEMPTIONS, Makeway, machine_of_its_own
 TRAINING = EXAMPLES / "training"
 GPUS = 4 / 16  # four cores, at 16 a GPU
 RESTART_S = 1.0
+SAVES_EVERY_S = 2.0
 STEPS = 500  # at least ten seconds: longer than a busy machine takes to bring the urgent job
 
 
@@ -100,6 +101,9 @@ def test_who_saves_by_the_clock_loses_what_came_since(makeway: Makeway, tmp_path
 
     steps, seconds = counted(log)
     assert steps > 0
-    # The save is told in whole seconds and seen within half a second of it.
-    assert record["spec"]["lossGPUSeconds"] / GPUS - RESTART_S == pytest.approx(seconds, abs=1.6)
+    # The save is told in whole seconds and seen within half a second of it; and the program may save once more between the
+    # decision and its SIGTERM.
+    assert record["spec"]["lossGPUSeconds"] / GPUS - RESTART_S == pytest.approx(
+        seconds, abs=SAVES_EVERY_S + 1.6
+    )
     assert f"finished at step {STEPS}" in log
