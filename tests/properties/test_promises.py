@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 from makeway.engine import gang
 from makeway.engine.cycle import decide
+from makeway.engine.placement import Shortfall
 from makeway.engine.policy import Policy
-from makeway.model.decision import Plan
-from makeway.model.workload import Workload
+from makeway.engine.state import State
+from makeway.model.decision import Evict, Plan
+from makeway.model.workload import Pod, Workload
 from makeway.testing import Harness
 from tests.properties.worlds import POLICIES, World, build, submit, worlds
 
-EXAMPLES = int(os.environ.get("N", "2000")) // 5
+EXAMPLES = int(os.environ.get("N", "2000")) // 6
 # Shrinking a failure takes minutes: SHRINK=1 asks for it.
 PHASES = tuple(Phase) if "SHRINK" in os.environ else (Phase.explicit, Phase.generate)
 many = settings(
@@ -129,3 +131,46 @@ def test_the_same_state_gives_the_same_plan_whatever_order_it_came_in(
     first = decide(h.rebuilt(), h.now, policy)
     again = decide(h.rebuilt(shuffle=random.shuffle), h.now, policy)  # type: ignore[attr-defined]
     assert Counter(map(repr, first.decisions)) == Counter(map(repr, again.decisions))
+
+
+@many
+@given(
+    worlds(), st.sampled_from([Policy(), Policy(bands=((0, 4), (5, 9))), Policy(victims="kube")])
+)
+def test_leave_any_victim_out_and_it_no_longer_fits(world: World, policy: Policy) -> None:
+    h = build(world, policy)
+    for item in world.submissions:
+        submit(h, item)
+        before = h.rebuilt()
+        plan = h.cycle()
+        taken = [hold for hold in plan.holds if hold.victims]
+        # One at a time, and no room kept for others: then what is needed is plain to see.
+        if len(taken) == 1 and not before.holds and not plan.admits:
+            preemptor = before.workloads[taken[0].workload]
+            if preemptor.local_queue is None:
+                _everyone_is_needed(before, preemptor, [e for e in plan.evicts if not e.already])
+        h.advance(40.0)
+        h.let_them_leave()
+
+
+def _everyone_is_needed(state: State, preemptor: Workload, evicts: list[Evict]) -> None:
+    occupancy = state.occupancy
+    ask = gang.ask(preemptor, occupancy.members(preemptor.id))
+    pods = ask.core or ask.surplus[:1]
+    demands = gang.demands_of(preemptor, pods)
+    for spared in [None, *evicts]:
+        with occupancy.table.what_if():
+            for pod in occupancy.leaving.values():
+                _lift(state, pod)
+            for evict in evicts:
+                for pod in occupancy.members(evict.workload):
+                    if evict is not spared and (not evict.pods or pod.id in evict.pods):
+                        _lift(state, pod)
+            room = occupancy.placer.place(demands)
+        fits = not isinstance(room, Shortfall)
+        assert fits == (spared is None), f"{preemptor.id}: {spared}"
+
+
+def _lift(state: State, pod: Pod) -> None:
+    if pod.node is not None:
+        state.occupancy.table.lift(pod, state.occupancy.table.row_of[pod.node])
