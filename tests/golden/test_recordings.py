@@ -15,8 +15,8 @@ from tests.e2e.harness import kubectl_path
 ARCHIVE = Path(__file__).parent / "recordings" / "recordings.tar.xz"
 ROOT = Path(__file__).parents[2]
 AT_ONCE = "4"  # they wait more than they work
-# What is known to differ, most of it because JobSets are not served yet. It only ever goes down.
-DIFFERENCES_LEFT = 290
+# What is known to differ, and what a busy machine adds to it. It only ever goes down.
+DIFFERENCES_LEFT = 80
 
 pytestmark = [
     pytest.mark.kubectl,
