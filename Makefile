@@ -4,6 +4,8 @@ PYTHON ?= python3
 UV := .tools/bin/uv
 export UV_PYTHON_DOWNLOADS := never
 export UV_PYTHON ?= $(PYTHON)
+# Compiled ahead: `makeway up` is ready a second sooner, also where Python is told not to write bytecode.
+export UV_COMPILE_BYTECODE := 1
 
 .PHONY: setup demo test check fix bench optimum properties long kubectl cluster test-cluster clean
 
@@ -17,11 +19,13 @@ setup: .venv/.dev-ready
 
 .venv/.dev-ready: $(UV) pyproject.toml uv.lock
 	@$(UV) sync --quiet --frozen
+	@.venv/bin/python -m compileall -q src
 	@touch $@ .venv/.run-ready
 
 # Only what running needs.
 .venv/.run-ready: $(UV) pyproject.toml uv.lock
 	@$(UV) sync --quiet --frozen --no-dev --inexact
+	@.venv/bin/python -m compileall -q src
 	@touch $@
 
 demo: .venv/.run-ready
