@@ -166,6 +166,9 @@ def _everyone_is_needed(state: State, preemptor: Workload, evicts: list[Evict]) 
                 for pod in occupancy.members(evict.workload):
                     if evict is not spared and (not evict.pods or pod.id in evict.pods):
                         _lift(state, pod)
+                if evict is not spared and not evict.pods:
+                    for node, kept in occupancy.promised.get(evict.workload, ()):
+                        occupancy.table.take(occupancy.table.row_of[node], -kept)
             room = occupancy.placer.place(demands)
         fits = not isinstance(room, Shortfall)
         assert fits == (spared is None), f"{preemptor.id}: {spared}"
