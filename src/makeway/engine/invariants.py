@@ -30,7 +30,6 @@ def check(state: State, plan: Plan, policy: Policy, now: float) -> None:
 def _never_over(state: State, plan: Plan) -> None:
     """No decision makes requested node room exceed its limit."""
     table = state.occupancy.table
-    used: dict[NodeName, object] = {}
     taken = np.zeros_like(table.free)
     promised: Counter[tuple[str, NodeName]] = Counter()
     for admit in plan.admits:
@@ -49,9 +48,7 @@ def _never_over(state: State, plan: Plan) -> None:
     over = np.flatnonzero(((taken > 0) & (table.free - taken < 0)).any(axis=1))
     if len(over):
         node = table.nodes[int(over[0])]
-        raise Broken(
-            f"{node.name if node else '?'} would hold more than it has: {used or plan.admits}"
-        )
+        raise Broken(f"{node.name if node else '?'} would hold more than it has: {plan.admits}")
 
 
 def _whole_or_not_at_all(state: State, plan: Plan) -> None:
