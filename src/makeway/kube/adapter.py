@@ -171,11 +171,13 @@ class KubeCluster:
                     self._note_door(key(door))
                 self._mark_workloads(self.copy.by("workloads by cluster queue", key_))
                 self._mark_all("ResourceFlavor")
+                self._mark_all("AdmissionCheck")
             case "LocalQueue":
                 self._note_door(key_)
                 self._mark("ClusterQueue", str(spec(after or before or {}).get("clusterQueue", "")))
             case "ResourceFlavor" | "AdmissionCheck" | "Topology" | "Cohort":
                 self._mark(kind, key_)
+                self._mark_all("Topology")
                 self._mark_all("ClusterQueue")
                 self._mark_all("LocalQueue")
                 self._mark_workloads(
@@ -327,8 +329,8 @@ class KubeCluster:
                 return queues.reconcile_cluster_queue(found, self.world, now)
             case "LocalQueue":
                 return queues.reconcile_local_queue(found, self.world, now)
-            case "ResourceFlavor":
-                return queues.reconcile_flavor(found, self.world)
+            case "ResourceFlavor" | "AdmissionCheck" | "Topology":
+                return queues.reconcile_used(what, found, self.world)
             case "Cohort":
                 return queues.reconcile_cohort(found, self.world)
             case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
