@@ -237,8 +237,10 @@ def _each_victim_told(_key: Key, _path: str, want: Any, got: Any, context: Conte
     found = VICTIM.search(str(got))
     if want != ABSENT or not found or "PreemptedWorkload" not in str(got):
         return False
+    named = any(found.group() in event.note for event in context.events)
     victim = f"Workload {found.group(1)}"
-    return any(e.about == victim and e.reason == "EvictedDueToPreempted" for e in context.events)
+    fell = any(e.about == victim and e.reason == "EvictedDueToPreempted" for e in context.events)
+    return fell and not named
 
 
 def _counted_on_the_way(key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:

@@ -489,6 +489,10 @@ class Seating:
             return [self._admit(workload, binds)]
         if waits_already and not room.victims:
             return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
+        if self.policy.victims == "kube" and not room.victims:
+            # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left.
+            why = self.why_not(workload, Shortfall(demand=demands[0], placed=0))
+            return [Wait(workload=workload.id, reason=why, parked=True)]
         return self.make_way(workload, room, nominations=binds)
 
     def _waits_for_room(self, workload: Workload) -> bool:
