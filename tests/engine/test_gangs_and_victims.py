@@ -305,4 +305,4 @@ def test_who_evicts_nobody_is_promised_leftovers_here_and_nothing_by_kube_schedu
     h.cycle()
 
     assert h.preempted == ["low"]
-    assert ("small" in h.state.holds) is promised
+    assert ("default/small" in h.state.holds) is promised
