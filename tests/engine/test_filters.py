@@ -38,7 +38,9 @@ def test_a_node_that_is_not_asked_for_is_no_domain_to_spread_over_tainted_or_not
     assert bool(suits[row])
 
 
-def test_affinity_that_names_its_node_leaves_the_others_out_before_anything_is_asked_of_them() -> None:
+def test_affinity_that_names_its_node_leaves_the_others_out_before_anything_is_asked_of_them() -> (
+    None
+):
     table = NodeTable()
     full = Node(name=NodeName("mine"), allocatable=frozen({"pods": 0}))
     tainted = Node(

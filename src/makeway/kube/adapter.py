@@ -36,6 +36,7 @@ from makeway.kube import gated, jobs, podgroups, pods, queues, standing, workloa
 from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
+from makeway.kube.gangs import GangKeeper
 from makeway.kube.preempting import reconcile_preemption, unfinished
 from makeway.kube.projection import Projection
 from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
@@ -72,6 +73,7 @@ class KubeCluster:
         self.projection = Projection(self.world, lambda scheduler: not names or scheduler in names)
         self.writer = Writer(client, self.copy, clock)
         self.applier = Applier(self.world, self.projection)
+        self.gangs = GangKeeper(self.world, self.projection)
         self._client = client
         self._clock = clock
         self._changed = asyncio.Event()
@@ -406,8 +408,7 @@ class KubeCluster:
     def decide_at(self) -> float | None:
         now = self._clock.now()
         times = [until for _, until in self._refusals.values() if until > now]
-        if self.applier.publisher.later is not None:
-            times.append(self.applier.publisher.later)
+        times += [t for t in (self.applier.publisher.later, self.gangs.later) if t is not None]
         return min(times, default=None)
 
     def ring_soon(self) -> bool:
@@ -424,6 +425,7 @@ class KubeCluster:
         plan = await self._write_ahead(plan, now)
         await self._carry_out(self.applier.then(plan, now), now)
         await self._carry_out(self.applier.last(plan, now), now)
+        await self.writer.run_all(self.gangs.look(plan.decisions, now))
 
     async def _carry_out(self, asked: list[tuple[WorkloadId, list[Action]]], now: float) -> None:
         work = [(w, actions) for w, actions in asked if self._may_try(w, now)]
