@@ -298,6 +298,7 @@ class Seating:
                 msgspec.structs.replace(legal, mask=mask),
                 self.budgets,
                 self.now,
+                self._surplus,
             )
         return least_loss.find(
             self.placer,
