@@ -25,7 +25,7 @@ from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
 from makeway.engine.policy import Policy
 from makeway.engine.queueing import Requeue, shape_of
-from makeway.engine.seating import Legality, Seating, by_pod_priority
+from makeway.engine.seating import Seating
 from makeway.engine.serving import LOST, Serving
 from makeway.engine.state import State
 from makeway.engine.victims.loss import Intervals
@@ -46,7 +46,7 @@ def decide(state: State, now: float, policy: Policy, rounds: int | None = None) 
     try:
         with cycle.seating.open(), state.ledger.what_if():
             cycle.pass_gates()
-            cycle.seat_admitted()
+            cycle.seat_promised()
             cycle.seat_before_heads()
             while (rounds is None or cycle.rounds < rounds) and cycle.round():
                 cycle.seat_before_heads()
@@ -90,38 +90,45 @@ class _Cycle:
 
     # -- pods without a node -------------------------------------------------------------------------------------
 
-    def seat_admitted(self) -> None:
+    def seat_promised(self) -> None:
         """Pods of workloads that were admitted before: to the nodes they were promised."""
         if self.policy.quota_only:
             return
         for workload in self._waiting(_admitted, self.state.occupancy.waiting):
-            self._seat(workload, self.joint.legality_of_admitted(workload))
+            decisions, rest = self.seating.seat_promised(workload)
+            self._note(workload, decisions)
+            if not rest:
+                self.seated.add(workload.id)
 
     def seat_before_heads(self) -> None:
-        """Unqueued pods that rank at least as high as every head go first."""
+        """Pods that want nodes and rank at least as high as every head go first."""
         if self.policy.quota_only:
             return
         ranks = [self.state.workloads[head].rank for _, head in self._heads()]
         if ranks:
             highest = max(ranks)
-            self._seat_unqueued(lambda w: w.rank >= highest and w.id not in self.seated)
+            self._seat_in_turn(lambda w: w.rank >= highest and w.id not in self.seated)
 
     def seat_the_rest(self) -> None:
         if not self.policy.quota_only:
-            self._seat_unqueued(lambda w: w.id not in self.seated)
+            self._seat_in_turn(lambda w: w.id not in self.seated)
 
-    def _seat_unqueued(self, wanted: Callable[[Workload], bool]) -> None:
-        for workload in self._waiting(wanted, self._unqueued):
-            self._seat(workload, by_pod_priority)
+    def _seat_in_turn(self, wanted: Callable[[Workload], bool]) -> None:
+        for workload in self._waiting(wanted, self._seekers):
+            self.seated.add(workload.id)
+            if workload.needs == "nodes":
+                self._note(workload, self.joint.seat_unqueued(workload))
+            else:
+                self._note(workload, self.joint.seat_admitted(workload))
 
     @cached_property
-    def _unqueued(self) -> list[WorkloadId]:
-        """Asked before every round, so that they are picked out of all who wait only once."""
+    def _seekers(self) -> list[WorkloadId]:
+        """Without a queue, or admitted and without a promise. Picked out of all who wait only once: asked before every round."""
         workloads = self.state.workloads
         return [
             key
             for key in self.state.occupancy.waiting
-            if key in workloads and workloads[key].needs == "nodes"
+            if key in workloads and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
         ]
 
     def _waiting(
@@ -142,9 +149,8 @@ class _Cycle:
                 found.append(workload)
         return sorted(found, key=lambda w: (-w.rank, w.created_at, w.id))
 
-    def _seat(self, workload: Workload, legality: Legality) -> None:
-        self.seated.add(workload.id)
-        for decision in self.seating.seat(workload, legality):
+    def _note(self, workload: Workload, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
             if isinstance(decision, Wait):
                 self.waits[workload.id] = decision
                 if decision.parked:
@@ -320,7 +326,7 @@ class _Cycle:
         # Pods that got a node a moment ago, of a workload that has to go: they simply were not bound.
         kept = [d for d in self.decisions if not (isinstance(d, Admit) and d.workload in fallen)]
         return Plan(
-            decisions=(*kept, *self.waits.values()),
+            decisions=(*_one_admit_each(kept), *self.waits.values()),
             rounds=self.rounds,
             skipped_preemptions=self.serving.skipped,
             ended_holds=tuple(dict.fromkeys([*self.expired, *self.seating.ended_holds])),
@@ -332,6 +338,23 @@ def _incomplete(workload: Workload) -> Wait:
     """Members are missing: nobody looks for room before they are there, and those who are there are told."""
     reason = Reason(kind="gang-incomplete", message=workload.held_back)
     return Wait(workload=workload.id, reason=reason)
+
+
+def _one_admit_each(decisions: list[Decision]) -> list[Decision]:
+    """Pods of one workload that were seated at different moments of the cycle are bound together."""
+    first: dict[WorkloadId, int] = {}
+    result: list[Decision] = []
+    for decision in decisions:
+        if isinstance(decision, Admit) and decision.binds:
+            place = first.setdefault(decision.workload, len(result))
+            if place < len(result):
+                earlier = result[place]
+                assert isinstance(earlier, Admit)
+                binds = (*earlier.binds, *decision.binds)
+                result[place] = msgspec.structs.replace(earlier, binds=binds)
+                continue
+        result.append(decision)
+    return result
 
 
 def _admitted(workload: Workload) -> bool:

@@ -95,12 +95,10 @@ class Joint:
     ) -> Room | None:
         """Quota is short, perhaps nodes too: the cheapest victims for both, with those who leave already gone."""
         demands = self.demands(workload, proposal.assignments())
-        ledger = self.state.ledger
-        with ledger.what_if():
-            self.release_leaving()
-            quota = self.quota_room(workload, queue, proposal, need=proposal.need)
+        quota = self.quota_room(workload, queue, proposal, need=proposal.need)
+        with quota.once_they_are_gone():
             room = self.seating.find_room(workload, demands, self.legality(quota), quota)
-            return None if isinstance(room, Shortfall) else room
+        return None if isinstance(room, Shortfall) else room
 
     def release_leaving(self) -> bool:
         """Inside a what-if: the quota of everybody who was told to stop, in this cycle or before. False: nobody was."""
@@ -134,7 +132,7 @@ class Joint:
             now=self.now,
             usable=lambda name: name in self.state.queues and self.state.is_active(QueueName(name)),
         )
-        return QuotaRoom(self.state.ledger, request)
+        return QuotaRoom(self.state.ledger, request, self.release_leaving)
 
     def legality(self, quota: QuotaRoom) -> Legality:
         tree = self.state.ledger.queue(quota.request.queue).root()
@@ -183,11 +181,14 @@ class Joint:
             if not isinstance(decision, Wait)
         ]
 
-    def legality_of_admitted(self, workload: Workload) -> Legality:
-        """For pods of a workload that holds quota already: nodes may be short again, after a node was lost."""
+    def seat_unqueued(self, workload: Workload) -> list[Decision]:
+        return self.seating.seat(workload, by_pod_priority)
+
+    def seat_admitted(self, workload: Workload) -> list[Decision]:
+        """Pods of a workload that holds quota already: nodes may be short again, after a node was lost."""
         admission = workload.admission
         if admission is None or admission.queue not in self.state.queues:
-            return by_pod_priority
+            return self.seating.seat(workload, by_pod_priority)
         usage: dict[tuple[str, str], int] = {
             (flavor, resource): 0 for a in admission.assignments for resource, flavor in a.flavors
         }
@@ -200,4 +201,5 @@ class Joint:
             policy=self.policy,
             now=self.now,
         )
-        return self.legality(QuotaRoom(self.state.ledger, request))
+        quota = QuotaRoom(self.state.ledger, request, self.release_leaving)
+        return self.seating.seat(workload, self.legality(quota), quota)

@@ -175,9 +175,7 @@ def _importance(pods: Sequence[Pod], now: float) -> tuple[int, float, str]:
     return (-pod.priority, started, pod.id)
 
 
-def _violating(
-    roster: Roster, pieces: Sequence[_Piece], budgets: Mapping[str, Budget]
-) -> set[int]:
+def _violating(roster: Roster, pieces: Sequence[_Piece], budgets: Mapping[str, Budget]) -> set[int]:
     """Walking from the most important, those that overdraw a budget: the important ones use it up first."""
     left = {budget.id: budget.allowed for budget in budgets.values()}
     violating: set[WorkloadId | int] = set()
