@@ -33,7 +33,7 @@ from makeway.engine.victims.spare import Victim
 from makeway.model.decision import Admit, Decision, Evict, Plan, Wait
 from makeway.model.queue import QueueName
 from makeway.model.reason import Reason
-from makeway.model.workload import Workload, WorkloadId
+from makeway.model.workload import Admission, Workload, WorkloadId
 
 EQUAL = "Bypassed scheduling evaluation because an equivalent workload recently failed"
 
@@ -83,6 +83,7 @@ class _Cycle:
         self.waits: dict[WorkloadId, Wait] = {}
         self.seated: set[WorkloadId] = set()  # looked at in this cycle, whatever came of it
         self.took: dict[WorkloadId, Entry] = {}  # admitted in this cycle
+        self.gates: dict[WorkloadId, Admission] = {}  # past their last check, and without nodes
         # Out of their line until the cycle ends: they have had their turn.
         self.aside: list[Entry] = []
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
@@ -116,19 +117,28 @@ class _Cycle:
     def _seat_in_turn(self, wanted: Callable[[Workload], bool]) -> None:
         for workload in self._waiting(wanted, self._seekers):
             self.seated.add(workload.id)
-            if workload.needs == "nodes":
+            if workload.id in self.gates:
+                self._note(workload, self.joint.pass_gate(workload, self.gates[workload.id]))
+            elif workload.needs == "nodes":
                 self._note(workload, self.joint.seat_unqueued(workload))
             else:
                 self._note(workload, self.joint.seat_admitted(workload))
 
     @cached_property
     def _seekers(self) -> list[WorkloadId]:
-        """Without a queue, or admitted and without a promise. Picked out of all who wait only once: asked before every round."""
+        """Who wants nodes and no quota: past its last check, without a queue, or admitted and without a promise.
+
+        Picked out of all who wait only once, since it is asked before every round.
+        """
         workloads = self.state.workloads
         return [
-            key
-            for key in self.state.occupancy.waiting
-            if key in workloads and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
+            *self.gates,
+            *(
+                key
+                for key in self.state.occupancy.waiting
+                if key in workloads
+                and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
+            ),
         ]
 
     def _waiting(
@@ -161,8 +171,17 @@ class _Cycle:
     # -- before the rounds ---------------------------------------------------------------------------------------
 
     def pass_gates(self) -> None:
-        self.decisions += admission.open_gates(self.state)
+        """Admission checks that have spoken, and queues that an administrator stopped."""
+        self.decisions += admission.refused(self.state)
         self.decisions += admission.drain_stopped(self.state)
+        sent_back = {d.workload for d in self.decisions if isinstance(d, Evict)}
+        for workload, opened in admission.ready(self.state):
+            if workload.id in sent_back:
+                continue
+            if self.joint.needs_nodes(workload, opened.assignments):
+                self.gates[workload.id] = opened
+            else:
+                self.decisions.append(Admit(workload=workload.id, admission=opened))
 
     # -- one round -----------------------------------------------------------------------------------------------
 

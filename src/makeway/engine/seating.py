@@ -540,7 +540,7 @@ class Seating:
         if promised is not None:
             return promised
         demands = gang.demands_of(workload, pods)
-        waits_already = self._waits_for_room(workload)
+        waits_already = self.waits_for_room(workload)
         room = self.find_room(
             workload, demands, legality, quota, may_evict=may_evict and not waits_already
         )
@@ -560,7 +560,7 @@ class Seating:
             return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
         return self.make_way(workload, room, nominations=binds)
 
-    def _waits_for_room(self, workload: Workload) -> bool:
+    def waits_for_room(self, workload: Workload) -> bool:
         """Room is on its way to it; what it merely keeps together while it waits is no promise of that."""
         hold = self.holds.get(workload.id)
         return hold is not None and hold.rule != RESERVATION

@@ -171,9 +171,8 @@ class Serving:
         """For the rest of the cycle (-1: it is taken back)."""
         if entry.room is None:
             return
-        for demand in self.joint.demands(entry.workload, entry.proposal.assignments()):
-            mine = [place for place in entry.room.placement if place.pod_set == demand.pod_set]
-            self.seating.take_rooms(demand.shape, mine, sign)
+        demands = self.joint.demands(entry.workload, entry.proposal.assignments())
+        self.joint.take_nodes(demands, entry.room.placement, sign)
 
     # -- quota ---------------------------------------------------------------------------------------------------
 
