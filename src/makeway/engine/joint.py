@@ -199,22 +199,21 @@ class Joint:
         if not demands:
             return [admit]
         quota = self._quota_held(workload, opened)
+        waits = self.seating.waits_for_room(workload)
         room = self.seating.find_room(
-            workload,
-            demands,
-            self.legality(quota),
-            quota,
-            may_evict=not self.seating.waits_for_room(workload),
+            workload, demands, self.legality(quota), quota, may_evict=not waits
         )
         if isinstance(room, Shortfall) and workload.gang is None:
             some = self._as_many_as_fit(workload, demands)
             room = Room(placement=some) if some else room
+        if isinstance(room, Shortfall) and waits:
+            return [Wait(workload=workload.id, reason=self.seating.waiting_for_victims(workload))]
         if isinstance(room, Shortfall):
             why = msgspec.structs.replace(
                 self.seating.why_not(workload, room), kueue="WaitingForNodes"
             )
             return [Wait(workload=workload.id, reason=why, parked=True)]
-        if room.later:
+        if room.victims or room.comes_at is not None:
             return self.seating.make_way(workload, room, placement=room.placement)
         self.take_nodes(demands, room.placement)
         self.seating.end_hold(workload.id)

@@ -546,7 +546,7 @@ class Seating:
         )
         if isinstance(room, Shortfall) or (room.later and not may_evict):
             if waits_already:
-                return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
+                return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
             shortfall = (
                 room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
             )
@@ -557,7 +557,7 @@ class Seating:
         if not room.later:
             return [self._admit(workload, binds)]
         if waits_already and not room.victims:
-            return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
+            return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
         return self.make_way(workload, room, nominations=binds)
 
     def waits_for_room(self, workload: Workload) -> bool:
@@ -690,7 +690,7 @@ class Seating:
         """Evict the victims, hold the room, and say what it waits for."""
         if workload.id in self.holds and not room.victims:
             # It waits for those who were told before, and the room is kept: nothing new to say.
-            return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
+            return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
         evicts: list[Decision] = []
         longest = 0.0
         for victim in room.victims:
@@ -737,10 +737,10 @@ class Seating:
         return [
             *evicts,
             hold,
-            Wait(workload=workload.id, reason=self._waiting_for_victims(workload)),
+            Wait(workload=workload.id, reason=self.waiting_for_victims(workload)),
         ]
 
-    def _waiting_for_victims(self, workload: Workload) -> Reason:
+    def waiting_for_victims(self, workload: Workload) -> Reason:
         hold = self.holds[workload.id]
         return Reason(
             kind=_WAITING_BY_RULE.get(hold.rule, "waiting-for-victims"),
