@@ -152,8 +152,9 @@ async def test_other_kinds_of_queued_jobs_arrive_suspended_too(
             try:
                 found: Any = (await arrives(labels=labels))["spec"]
             except AssertionError as said:
+                if "There can be a delay" not in str(said):
+                    raise
                 # The admission's own copy of the definition follows a moment later.
-                assert "There can be a delay" in str(said)
                 return False
             assert found["other"] == 1
             for field in path:
