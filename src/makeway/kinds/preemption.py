@@ -166,8 +166,8 @@ def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
     """When each owner's work was evicted: pods are recreated, so the history is their owner's."""
     found: dict[str, list[float]] = {}
     for obj in known:
-        if str(status(obj).get("phase") or "") in ("", "Planned"):
-            continue
+        if status(obj).get("phase") == "Planned":
+            continue  # nobody was told for a while: it may come to nothing
         at = seconds(spec(obj).get("plannedAt")) or 0.0
         for victim in spec(obj).get("victims") or []:
             owner = str(victim.get("ownerUID") or victim.get("uid") or "")

@@ -70,6 +70,9 @@ class LocalCopy:
         held = self._objects.get(index.kind, {})
         return [held[key_] for key_ in index.keys(value)]
 
+    def keys_by(self, label: str, value: str) -> list[str]:
+        return self._indexes[label].keys(value)
+
     def take(self, kind: str, obj: Object) -> None:
         """The object is now so, unless we know better."""
         if uid(obj) in self._deleted:
