@@ -29,11 +29,11 @@ from makeway.kinds.frameworks import JOB_KINDS, RUNTIMES
 from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
 from makeway.kinds.podgroup import gang_of
-from makeway.kinds.preemption import losses
 from makeway.kube import gated, jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Chain, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
+from makeway.kube.history import History
 from makeway.kube.preempting import reconcile_preemption, unfinished
 from makeway.kube.projection import Projection
 from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
@@ -79,9 +79,7 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._refusals: dict[WorkloadId, tuple[int, float]] = {}  # how often, and not before when
-        self._history: dict[str, tuple[float, ...]] | None = (
-            None  # read anew when a Preemption changes
-        )
+        self._history = History(self.copy)
         self.served: set[str] = set()
         self.copy.listen(self._note)
 
@@ -134,7 +132,10 @@ class KubeCluster:
 
     def _watch(self, kind: str, group: asyncio.TaskGroup) -> Reflector[Object]:
         reflector: Reflector[Object] = Reflector(
-            self._client, RESOURCES[kind], partial(self._hear, kind)
+            self._client,
+            RESOURCES[kind],
+            partial(self._hear, kind),
+            known=lambda meta: self.copy.knows(kind, meta.key, meta.uid, meta.resource_version),
         )
         group.create_task(reflector.run(), name=f"watch {kind}")
         self.served.add(kind)
@@ -188,10 +189,7 @@ class KubeCluster:
                 for one in self.copy.all("Pod"):
                     self._mark_pod(one)
                 self._mark_workloads(self.copy.all("Workload"))
-            case "Preemption":
-                self._history = None
-                self._mark(kind, key_)
-            case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+            case "Preemption" | "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
                 self._mark(kind, key_)
 
     def _note_pod(self, before: Object | None, after: Object | None) -> None:
@@ -395,9 +393,7 @@ class KubeCluster:
         return self.projection.drain()
 
     def history(self) -> dict[str, tuple[float, ...]]:
-        if self._history is None:
-            self._history = losses(self.copy.all("Preemption"))
-        return self._history
+        return dict(self._history.times)
 
     def wake_at(self) -> float | None:
         return self._timers[0][0] if self._timers else None

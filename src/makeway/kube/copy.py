@@ -56,6 +56,11 @@ class LocalCopy:
     def get(self, kind: str, key_: str) -> Object | None:
         return self._objects.get(kind, {}).get(key_)
 
+    def knows(self, kind: str, place: tuple[str, str], uid_: str, version_: str) -> bool:
+        """Whether this version of the object, or a later one, is here: answers to our writes are faster than the watch."""
+        held = self.get(kind, "/".join(place) if place[0] else place[1])
+        return held is not None and uid(held) == uid_ and version(held) >= _number(version_)
+
     def all(self, kind: str) -> Iterator[Object]:
         return iter(self._objects.get(kind, {}).values())
 
@@ -136,8 +141,12 @@ class LocalCopy:
 
 
 def version(obj: Json) -> int:
+    return _number(metadata(obj).get("resourceVersion"))
+
+
+def _number(version_: str | None) -> int:
     """Versions of one server are comparable numbers."""
     try:
-        return int(metadata(obj).get("resourceVersion") or 0)
+        return int(version_ or 0)
     except ValueError:
         return 0
