@@ -53,11 +53,17 @@ class Meta(msgspec.Struct, rename="camel"):
 
 
 class _Head(msgspec.Struct):
-    metadata: Meta
+    metadata: Meta = msgspec.field(default_factory=Meta)
+
+
+class _EventHead(msgspec.Struct):
+    """Which object an event is about: enough to know whether it has to be read at all."""
+
+    type: str
+    object: _Head
 
 
 class _Event(msgspec.Struct):
-    type: str
     object: msgspec.Raw
 
 
@@ -66,6 +72,7 @@ class _Page(msgspec.Struct):
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
+_decode_event_head = msgspec.json.Decoder(_EventHead).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -181,31 +188,29 @@ class Reflector(Generic[T]):
 
     def _hear(self, line: bytes) -> None:
         try:
-            event = _decode_event(line)
+            event = _decode_event_head(line)
             if event.type == "ERROR":
-                status = _decode_object(event.object)
-                raise error_from(int(status.get("code") or 500), bytes(event.object))
-            meta = _decode_head(event.object).metadata
-            if event.type == "BOOKMARK":
-                self._version = meta.resource_version
-                return
+                said = _decode_event(line).object
+                raise error_from(int(_decode_object(said).get("code") or 500), bytes(said))
         except msgspec.DecodeError as error:
             # A line cut in the middle, or not JSON at all: the stream cannot be trusted any more.
             raise ApiError(500, "Undecodable", f"{self._path}: {error}") from error
-        self._change(event, meta)
+        meta = event.object.metadata
+        if event.type != "BOOKMARK":
+            self._change(event.type, meta, line)
         self._version = meta.resource_version
 
-    def _change(self, event: _Event, meta: Meta) -> None:
+    def _change(self, kind: str, meta: Meta, line: bytes) -> None:
         held = self._metas.get(meta.key)
         if self._known is not None and held is not None and held.uid == meta.uid:
-            if event.type == DELETED:
+            if kind == DELETED:
                 self._forget(meta.key, None)
                 return
             if self._known(meta):
                 self._metas[meta.key] = meta
                 return
-        obj = self._read(meta, event.object)
-        if event.type == DELETED:
+        obj = self._read(meta, _decode_event(line).object)
+        if kind == DELETED:
             self._forget(meta.key, obj)
         elif obj is not None:
             self._take(meta, obj)

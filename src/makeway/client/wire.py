@@ -19,6 +19,7 @@ import msgspec
 # The server closes an idle connection after a while; one that it may be closing right now is not used.
 LONGEST_IDLE_S: Final = 30.0
 CONNECT_WITHIN_S: Final = 10.0
+READ_HEADERS: Final = frozenset({b"retry-after", b"location"})
 
 
 class NotConnectedError(OSError):
@@ -210,7 +211,9 @@ class _Connection(asyncio.Protocol):
     # What the parser finds
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
+        # Only what somebody asks for: an API server sends ten of them with every answer.
+        if name.lower() in READ_HEADERS:
+            self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         self._content.append(body)

@@ -36,6 +36,7 @@ from makeway.kube.copy import LocalCopy
 from makeway.kube.history import History
 from makeway.kube.preempting import reconcile_preemption, unfinished
 from makeway.kube.projection import Projection
+from makeway.kube.reading import decoder_of
 from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
 from makeway.kube.world import World, pod_parties
 from makeway.kube.writer import Writer
@@ -135,6 +136,7 @@ class KubeCluster:
             self._client,
             RESOURCES[kind],
             partial(self._hear, kind),
+            decode=decoder_of(kind),
             known=lambda meta: self.copy.knows(kind, meta.key, meta.uid, meta.resource_version),
         )
         group.create_task(reflector.run(), name=f"watch {kind}")

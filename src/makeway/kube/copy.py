@@ -22,19 +22,26 @@ class Index:
     def __init__(self, kind: str, values: Callable[[Json], Iterable[str]]) -> None:
         self.kind = kind
         self._values = values
+        self._filed: dict[str, list[str]] = {}  # under which values a key is
         self._keys: dict[str, dict[str, None]] = {}  # insertion order: the same answer each time
 
-    def remove(self, key_: str, obj: Json) -> None:
-        for value in self._values(obj):
+    def put(self, key_: str, obj: Json) -> None:
+        values = list(self._values(obj))
+        if self._filed.get(key_, []) == values:
+            return
+        self.remove(key_)
+        if values:
+            self._filed[key_] = values
+        for value in values:
+            self._keys.setdefault(value, {})[key_] = None
+
+    def remove(self, key_: str) -> None:
+        for value in self._filed.pop(key_, ()):
             keys = self._keys.get(value)
             if keys is not None:
                 keys.pop(key_, None)
                 if not keys:
                     del self._keys[value]
-
-    def add(self, key_: str, obj: Json) -> None:
-        for value in self._values(obj):
-            self._keys.setdefault(value, {})[key_] = None
 
     def keys(self, value: str) -> list[str]:
         return list(self._keys.get(value, ()))
@@ -44,11 +51,13 @@ class LocalCopy:
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {}
         self._indexes: dict[str, Index] = {}
+        self._indexes_of: dict[str, list[Index]] = {}  # by kind
         self._listeners: list[Listener] = []
         self._deleted: dict[str, None] = {}  # uids, oldest first
 
     def index(self, label: str, kind: str, values: Callable[[Json], Iterable[str]]) -> None:
-        self._indexes[label] = Index(kind, values)
+        self._indexes[label] = made = Index(kind, values)
+        self._indexes_of.setdefault(kind, []).append(made)
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -90,12 +99,8 @@ class LocalCopy:
         known = held.get(key_)
         if known is not None and uid(known) == uid(obj) and version(known) >= version(obj):
             return
-        if known is not None:
-            self._unindex(kind, key_, known)
         held[key_] = obj
-        for index in self._indexes.values():
-            if index.kind == kind:
-                index.add(key_, obj)
+        self._file(kind, key_, obj)
         self._tell(kind, key_, known, obj)
 
     def assume(self, kind: str, obj: Object) -> None:
@@ -104,11 +109,8 @@ class LocalCopy:
         known = self.get(kind, key_)
         if known is None or uid(known) != uid(obj):
             return
-        self._unindex(kind, key_, known)
         self._objects[kind][key_] = obj
-        for index in self._indexes.values():
-            if index.kind == kind:
-                index.add(key_, obj)
+        self._file(kind, key_, obj)
         self._tell(kind, key_, known, obj)
 
     def drop(self, kind: str, obj: Json) -> None:
@@ -120,13 +122,13 @@ class LocalCopy:
         if known is None or (uid(obj) and uid(known) != uid(obj)):
             return
         del held[key_]
-        self._unindex(kind, key_, known)
+        for index in self._indexes_of.get(kind, ()):
+            index.remove(key_)
         self._tell(kind, key_, known, None)
 
-    def _unindex(self, kind: str, key_: str, obj: Object) -> None:
-        for index in self._indexes.values():
-            if index.kind == kind:
-                index.remove(key_, obj)
+    def _file(self, kind: str, key_: str, obj: Object) -> None:
+        for index in self._indexes_of.get(kind, ()):
+            index.put(key_, obj)
 
     def _tell(self, kind: str, key_: str, before: Object | None, after: Object | None) -> None:
         for listener in self._listeners:
