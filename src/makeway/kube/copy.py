@@ -46,6 +46,9 @@ class Index:
     def keys(self, value: str) -> list[str]:
         return list(self._keys.get(value, ()))
 
+    def count(self, value: str) -> int:
+        return len(self._keys.get(value, ()))
+
 
 class LocalCopy:
     def __init__(self) -> None:
@@ -86,6 +89,9 @@ class LocalCopy:
 
     def keys_by(self, label: str, value: str) -> list[str]:
         return self._indexes[label].keys(value)
+
+    def count_by(self, label: str, value: str) -> int:
+        return self._indexes[label].count(value)
 
     def take(self, kind: str, obj: Object) -> None:
         """The object is now so, unless we know better."""

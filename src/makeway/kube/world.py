@@ -244,7 +244,8 @@ def _group(obj: Json) -> list[str]:
 
 
 def _open_for(record: Json) -> list[str]:
-    return _asked_by(record) if preemption.is_open(record) else []
+    """Under the name of who asked, and under "" for all that are open."""
+    return ["", *_asked_by(record)] if preemption.is_open(record) else []
 
 
 def _record_parties(record: Json) -> list[str]:
