@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -20,8 +21,8 @@ import pytest
 from tools.control_plane import free_port
 
 from makeway.client import ApiError, Client, from_kubeconfig
-from makeway.client.resource import LEASES, PODS
-from makeway.control.clock import SystemClock
+from makeway.client.resource import LEASES, PODS, SERVICE_ACCOUNTS
+from makeway.control.clock import SystemClock, parse_timestamp
 from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAMESPACE, Options
@@ -439,6 +440,62 @@ async def test_when_the_leader_is_killed_the_other_takes_over_within_20_s() -> N
                     assert lease["spec"]["leaseTransitions"] == 1
         finally:
             nodes.cancel()
+
+
+async def test_a_pod_says_that_it_saved_and_can_speak_for_nobody_else(tmp_path: Path) -> None:
+    async with (
+        kube_backend() as world,
+        Client(from_kubeconfig(world.kubeconfig)) as admin,
+        replica(world, "one") as one,
+    ):
+        await eventually(lambda: ready(one), 20, "it is ready")
+        for name in ("made-for-us", "as-every-pod-has"):
+            await kubectl(world, pod(name))
+        for name, audiences in (("made-for-us", ["makeway"]), ("as-every-pod-has", [])):
+            file = tmp_path / name
+            file.write_text(await token_of(admin, name, audiences))
+
+            assert await say_saved(one, file) == "True", logs(world, "one")
+
+            found = await admin.get(PODS, name, "default")
+            written = found["metadata"]["annotations"]["makeway.dev/last-checkpoint"]
+            assert abs(parse_timestamp(written) - time.time()) < 30
+
+        unbound = tmp_path / "unbound"
+        unbound.write_text(await token_of(admin, "", ["makeway"]))
+        assert await say_saved(one, unbound) == "False"
+        garbage = tmp_path / "garbage"
+        garbage.write_text("garbage")
+        assert await say_saved(one, garbage) == "False"
+
+
+async def token_of(admin: Client, pod_name: str, audiences: list[str]) -> str:
+    """As the kubelet asks for it; without a pod, one of the service account alone."""
+    spec: Object = {"expirationSeconds": 3600, "audiences": audiences}
+    if pod_name:
+        uid = (await admin.get(PODS, pod_name, "default"))["metadata"]["uid"]
+        spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod_name, "uid": uid}
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    path = SERVICE_ACCOUNTS.path("default", "default", "token")
+    answer = await admin.request("POST", path, body=request)
+    return str(answer["status"]["token"])
+
+
+async def say_saved(one: Process, token: Path) -> str:
+    """What `makeway.checkpointed()` returns in a program that runs as the pod with this token."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "import makeway; print(makeway.checkpointed())",
+        env={
+            **os.environ,
+            "MAKEWAY_URL": f"http://127.0.0.1:{one.port}",
+            "MAKEWAY_TOKEN_FILE": str(token),
+        },
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await process.communicate()
+    return said.decode().strip()
 
 
 async def test_a_leader_that_is_told_to_stop_hands_over_at_once() -> None:

@@ -163,23 +163,24 @@ class Applier:
             if not admission.admitted or standing.admitted(found):
                 return []
             told = self._admitted_event(found, admission.queue, now, WORKLOAD_CONTROLLER)
-            return [patch_status("Workload", found, standing.admit(found, now), told)]
-        actions: list[Action] = []
-        written = placement_json(admit.placement) if self._worth_writing(admit) else None
-        if written != annotations_of(found).get(PLACEMENT):
-            body = {"metadata": {"annotations": {PLACEMENT: written}}}
-            # No version from here on: this patch changes it before the next one is sent.
-            actions.append(
-                msgspec.structs.replace(patch_object("Workload", found, body), version="")
+            change = standing.admit(found, now)
+            return _in_turn(
+                self._placement(found, admit), patch_status("Workload", found, change, told)
             )
         change = standing.reserve(found, admission, now, all_checks_ready=admission.admitted)
         events = [self._reserved_event(found, admit, now)]
         if admission.admitted:
             events.append(self._admitted_event(found, admission.queue, now, ADMISSION))
         patch = patch_status("Workload", found, change, *events)
-        if actions:
-            patch = msgspec.structs.replace(patch, version="")
-        return [*actions, patch]
+        return _in_turn(self._placement(found, admit), patch)
+
+    def _placement(self, found: Object, admit: Admit) -> list[Patch]:
+        """The nodes that were chosen, where they must survive a restart."""
+        written = placement_json(admit.placement) if self._worth_writing(admit) else None
+        if written == annotations_of(found).get(PLACEMENT):
+            return []
+        body = {"metadata": {"annotations": {PLACEMENT: written}}}
+        return [patch_object("Workload", found, body)]
 
     def _worth_writing(self, admit: Admit) -> bool:
         """A gang's nodes must survive a restart; a single pod's are chosen anew at no loss."""
@@ -262,3 +263,11 @@ def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:
         if evict.preemptor:
             found.setdefault(evict.preemptor, []).append(evict)
     return found
+
+
+def _in_turn(first: list[Patch], then: Patch) -> list[Action]:
+    """Two patches of one object: the first changes its version, so that neither may insist on one."""
+    if not first:
+        return [then]
+    patches = [msgspec.structs.replace(patch, version="") for patch in first]
+    return [*patches, msgspec.structs.replace(then, version="")]

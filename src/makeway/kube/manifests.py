@@ -46,6 +46,7 @@ WRITES: Final = (
     (MAKEWAY, ("preemptions",), ("create", "delete")),
     (MAKEWAY, ("preemptions/status",), ("patch",)),
     ("events.k8s.io", ("events",), ("create", "patch")),
+    ("authentication.k8s.io", ("tokenreviews",), ("create",)),  # which pod says that it saved
     # Models, where no KubeAI is there to make pods of them.
     ("apiextensions.k8s.io", ("customresourcedefinitions",), ("get",)),
     ("kubeai.org", ("models",), ("get", "list", "watch", "patch")),

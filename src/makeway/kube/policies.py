@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from makeway.kinds.metadata import MANAGED, QUEUE_NAME, WORKLOAD
+
 Object = dict[str, Any]
 
 API: Final = "admissionregistration.k8s.io/v1"
-QUEUE: Final = "kueue.x-k8s.io/queue-name"
-MANAGED: Final = "kueue.x-k8s.io/managed"
-WORKLOAD: Final = "kueue.x-k8s.io/workload"
 EXTERNAL: Final = "makeway.dev/placement"
 SAVES: Final = "makeway.dev/checkpoint-on-term"
 DEFAULT_QUEUE: Final = "default"
@@ -31,8 +30,8 @@ _QUEUED_OWNERS: Final = (
 )
 
 _QUEUED: Final = (
-    f"has(object.metadata.labels) && '{QUEUE}' in object.metadata.labels"
-    f" && object.metadata.labels['{QUEUE}'] != ''"
+    f"has(object.metadata.labels) && '{QUEUE_NAME}' in object.metadata.labels"
+    f" && object.metadata.labels['{QUEUE_NAME}'] != ''"
 )
 _UNOWNED: Final = (
     "!has(object.metadata.ownerReferences) || !object.metadata.ownerReferences.exists(o, {owned})"
@@ -96,7 +95,7 @@ def _default_queue(plural: str, group: str, then: str) -> Object:
 
 
 def _default_queue_of_jobs() -> Object:
-    label = f'{{"{QUEUE}": "{DEFAULT_QUEUE}"}}'
+    label = f'{{"{QUEUE_NAME}": "{DEFAULT_QUEUE}"}}'
     return _default_queue(
         "jobs",
         "batch",
@@ -105,7 +104,7 @@ def _default_queue_of_jobs() -> Object:
 
 
 def _default_queue_of_pods() -> Object:
-    return _default_queue("pods", "", _gated(f'"{QUEUE}": "{DEFAULT_QUEUE}", '))
+    return _default_queue("pods", "", _gated(f'"{QUEUE_NAME}": "{DEFAULT_QUEUE}", '))
 
 
 def _suspend_jobs() -> Object:

@@ -122,6 +122,17 @@ class World:
             held = str(spec(local).get("clusterQueue") or "") if local else ""
         return self.copy.get("ClusterQueue", held)
 
+    def cohorts_above(self, queue: Json) -> list[str]:
+        """From a ClusterQueue's cohort to the root. Where cohorts run in a circle, the last one was named before."""
+        names: list[str] = []
+        above = str(spec(queue).get("cohortName") or spec(queue).get("cohort") or "")
+        while above:
+            names.append(above)
+            if above in names[:-1]:
+                break
+            above = str(spec(self.copy.get("Cohort", above) or {}).get("parentName") or "")
+        return names
+
     def owner_exists(self, workload: Json) -> bool:
         """True, too, for owners of kinds that nobody watches here."""
         known = [o for o in owners(workload) if self._knows(str(o.get("kind")))]
