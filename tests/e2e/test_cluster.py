@@ -128,6 +128,107 @@ async def test_queued_jobs_arrive_suspended_and_others_do_not() -> None:
         assert not (await as_it_arrives(box, job("free", queue="")))["spec"].get("suspend")
 
 
+@pytest.mark.parametrize(
+    ("kind", "api", "plural", "path"),
+    [
+        ("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets", ("suspend",)),
+        ("RayCluster", "ray.io/v1", "rayclusters", ("suspend",)),
+        ("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs", ("suspend",)),
+        ("PyTorchJob", "kubeflow.org/v1", "pytorchjobs", ("runPolicy", "suspend")),
+    ],
+)
+async def test_other_kinds_of_queued_jobs_arrive_suspended_too(
+    kind: str, api: str, plural: str, path: tuple[str, ...]
+) -> None:
+    group = api.partition("/")[0]
+    labels = {"kueue.x-k8s.io/queue-name": "lab"}
+    async with machine() as box, served(box, definition(kind, api, plural)):
+
+        async def arrives(**metadata: Any) -> Object:
+            one = {"apiVersion": api, "kind": kind, "metadata": {"name": "one", **metadata}}
+            return await as_it_arrives(box, json.dumps({**one, "spec": {"other": 1}}))
+
+        async def suspended() -> bool:
+            try:
+                found: Any = (await arrives(labels=labels))["spec"]
+            except AssertionError as said:
+                if "There can be a delay" not in str(said):
+                    raise
+                # The admission's own copy of the definition follows a moment later.
+                return False
+            assert found["other"] == 1
+            for field in path:
+                found = found.get(field, {})
+            return found is True
+
+        await box.until(suspended, what=f"a queued {plural}.{group} arrives suspended")
+        assert path[0] not in (await arrives())["spec"]
+
+
+@contextlib.asynccontextmanager
+async def served(box: Machine, made: Object) -> AsyncIterator[None]:
+    """While the block runs, the cluster has this definition."""
+    name = made["metadata"]["name"]
+    await box.apply(json.dumps(made))
+    await box.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+    try:
+        yield
+    finally:
+        await box.kubectl("delete", "crd", name)
+
+
+def definition(kind: str, api: str, plural: str) -> Object:
+    group, _, version = api.partition("/")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            # Groups of Kubernetes itself ask for it.
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural},
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_who_cannot_be_suspended_hands_its_queue_down_to_its_pods(kind: str) -> None:
+    queued = {"kueue.x-k8s.io/queue-name": "lab", "kueue.x-k8s.io/priority-class": "high"}
+    container = {"name": "c", "image": "busybox"}
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [container]}}
+    made = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "served", "labels": queued},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template},
+    }
+    async with machine() as box:
+        handed = (await as_it_arrives(box, json.dumps(made)))["spec"]["template"]["metadata"]
+        assert handed["labels"] == {"app": "x", **queued}
+        parent = {"kueue.x-k8s.io/pod-suspending-parent": kind.lower()}
+        assert handed["annotations"] == parent
+
+        child = await as_it_arrives(box, pod("child", labels=queued, annotations=parent))
+
+        # A StatefulSet makes its pods anew under the same names: nothing may hold the old ones.
+        assert bool(child["metadata"].get("finalizers")) is (kind == "Deployment")
+        assert len(child["spec"]["schedulingGates"]) == 2
+
+
 async def test_queued_pods_arrive_gated_and_with_our_scheduler() -> None:
     async with machine() as box:
         queued = pod("queued", labels={"kueue.x-k8s.io/queue-name": "lab"})
