@@ -101,6 +101,8 @@ def _default_queue(name: str, resources: Resources, then: str) -> Object:
         then,
     )
     made["spec"]["paramKind"] = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue"}
+    # A server that has just started does not know the kind for a while, and would refuse every pod of the cluster.
+    made["spec"]["failurePolicy"] = "Ignore"
     return made
 
 
