@@ -36,7 +36,7 @@ kubectl: setup
 	@.venv/bin/python tools/kubectl.py > /dev/null || { [ "$$CI" != true ] && echo "kubectl cannot be had here; the tests that need it are skipped."; }
 
 test: kubectl
-	@.venv/bin/python -m pytest -n 2 --dist loadfile -m "not slow"
+	@.venv/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 # A real control plane (etcd, kube-apiserver, kube-controller-manager), built once into the cache and started on loopback.
 cluster: kubectl

@@ -11,10 +11,12 @@ assert h.admitted == []
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import msgspec
 
 from makeway.control.sentences import sentence
+from makeway.engine.admission import required_checks
 from makeway.engine.assume import assume, released
 from makeway.engine.cycle import decide
 from makeway.engine.invariants import check
@@ -24,6 +26,7 @@ from makeway.model.decision import Admit, Evict, Plan
 from makeway.model.event import Event, Namespace, Object, Remove, Upsert
 from makeway.model.node import Node, NodeName
 from makeway.model.queue import (
+    AdmissionCheck,
     Cohort,
     CohortName,
     Flavor,
@@ -32,6 +35,7 @@ from makeway.model.queue import (
     LocalQueue,
     PreemptionPolicy,
     Queue,
+    QueueCheck,
     QueueName,
     Quota,
     ResourceGroup,
@@ -40,6 +44,7 @@ from makeway.model.resources import FrozenAmounts, frozen
 from makeway.model.selectors import LabelSelector
 from makeway.model.workload import (
     Checkpoint,
+    CheckState,
     Gang,
     Pod,
     PodId,
@@ -110,6 +115,8 @@ class Harness:
         threshold: int | None = None,
         strategy: str = "BestEffortFIFO",
         borrowing_limit: int | None = None,
+        weight: float = 1.0,
+        checks: Sequence[str] = (),
     ) -> None:
         """A ClusterQueue and a LocalQueue of the same name; one flavor, called "default"."""
         resources = {GPU: gpus, "cpu": round((cpus if cpus is not None else 10_000) * 1000)}
@@ -137,6 +144,7 @@ class Harness:
         )
         if FlavorName("default") not in self.state.flavors:
             self.put(Flavor(name=FlavorName("default")))
+        self.put(*(AdmissionCheck(name=check) for check in checks))
         self.put(
             Queue(
                 name=QueueName(name),
@@ -145,6 +153,8 @@ class Harness:
                 namespace_selector=LabelSelector(),
                 resource_groups=(group,),
                 preemption=preemption,
+                weight=weight,
+                checks=tuple(QueueCheck(name=check) for check in checks),
             ),
             LocalQueue(namespace="default", name=name, queue=QueueName(name)),
         )
@@ -255,6 +265,15 @@ class Harness:
         for pod in self.state.occupancy.members(WorkloadId(f"default/{name}")):
             self.put(msgspec.structs.replace(pod, started_at=when))
 
+    def answer_checks(self, state: Literal["Ready", "Retry", "Rejected"] = "Ready") -> None:
+        """Every admission check that a reservation waits for says this."""
+        for held in list(self.state.workloads.values()):
+            if held.admission is None or held.admission.admitted:
+                continue
+            names = required_checks(held.admission, self.state.queues[held.admission.queue])
+            said = tuple(CheckState(name=name, state=state) for name in sorted(names))
+            self.put(msgspec.structs.replace(held, checks=said))
+
     def advance(self, seconds: float) -> None:
         self.now += seconds
 
@@ -321,6 +340,9 @@ class Harness:
         objects: list[Object] = [
             *old.namespaces.values(),
             *old.nodes.values(),
+            *old.topologies.values(),
+            *old.checks.values(),
+            *old.budgets.values(),
             *old.flavors.values(),
             *old.cohorts.values(),
             *old.queues.values(),
@@ -335,6 +357,7 @@ class Harness:
         fresh = State()
         for event in events:
             fresh.apply(event)
+        fresh.history = dict(old.history)
         return fresh
 
     # --- the cluster's part ---

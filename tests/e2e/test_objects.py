@@ -90,3 +90,21 @@ def test_mistakes_are_answered_with_what_was_meant(
 
     assert ended.value.code == 1
     assert answer in capsys.readouterr().err
+
+
+def test_status_names_a_job_that_cannot_even_get_in_line(makeway: Makeway, tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    labels = "labels: {kueue.x-k8s.io/queue-name: door, kueue.x-k8s.io/priority-class: vip}"
+    file.write_text(JOB.replace("{name: hello}", f"\n  name: stranded\n  {labels}"))
+    makeway("apply", "-f", str(file))
+
+    said = makeway.until(
+        "the reason is told", lambda: next((t for t in _waits(makeway) if "vip" in t), "")
+    )
+
+    assert said == 'WorkloadPriorityClass "vip" not found.'
+    makeway("delete", "-f", str(file))
+
+
+def _waits(makeway: Makeway) -> list[str]:
+    return [line["why"] for line in makeway.json("status")["waiting"]]

@@ -75,10 +75,10 @@ def test_each_attempt_has_a_name_of_its_own_even_when_old_ones_are_gone() -> Non
     assert len(names) == 5
 
 
-def test_losses_count_once_somebody_was_told() -> None:
-    told = record() | {"status": {"phase": "Draining"}}
-    assert preemption.losses([record()]) == {}
-    assert preemption.losses([told]) == {"uid-owner": (1_800_000_000.0,)}
+def test_losses_count_unless_nobody_was_told() -> None:
+    untold = record() | {"status": {"phase": "Planned"}}
+    assert preemption.losses(untold) == []
+    assert preemption.losses(record()) == [("uid-owner", 1_800_000_000.0)]
 
 
 def test_an_open_record_covers_the_same_victims_only() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from makeway.kinds.metadata import Object
 from tests.kube.board import cluster_queue, job, local_queue
 from tests.kube.test_jobs import board
 
@@ -123,3 +124,32 @@ async def test_limits_of_the_namespace_count() -> None:
     b.drop("LimitRange", "default/lr")
     await b.settle()
     assert b.condition(b.workload_of("over"), "Admitted")[0] == "True"
+
+
+async def test_cohorts_that_run_in_a_circle_are_named_until_it_is_cut() -> None:
+    b = board(cpu="4", cohortName="team")
+    b.put("Cohort", _cohort("team", "lab"))
+    b.put("Cohort", _cohort("lab", "org"))
+    b.put("Cohort", _cohort("org", "lab"))
+    b.put("Job", job("train"))
+
+    await b.settle()
+
+    assert b.condition(b.get("ClusterQueue", "cq"), "Active") == (
+        "False",
+        "CohortCycle",
+        "Can't admit new workloads: its cohorts run in a circle (lab -> org -> lab):"
+        " change one's spec.parentName.",
+    )
+    waits = b.condition(b.workload_of("train"), "QuotaReserved")
+    assert waits[1:] == ("Suspended", "ClusterQueue cq is inactive")
+
+    b.drop("Cohort", "org")
+    await b.settle()
+
+    assert b.condition(b.get("ClusterQueue", "cq"), "Active")[1] == "Ready"
+    assert b.condition(b.workload_of("train"), "Admitted")[0] == "True"
+
+
+def _cohort(name: str, parent: str) -> Object:
+    return {"metadata": {"name": name}, "spec": {"parentName": parent}}

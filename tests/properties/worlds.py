@@ -1,16 +1,23 @@
-"""Clusters of every kind, for the promises: nodes in racks, queues in a cohort, gangs and single pods, savers and others."""
+"""Clusters of every kind, for the promises: racks, queues in cohorts, gangs and single pods, savers and others, checks and budgets.
+
+A cluster is written as a row of bytes, one for each choice, and 0 is always the plainest one. So hypothesis draws one thing
+instead of two hundred (most of a run would be spent drawing), and a failure still shrinks choice by choice.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 from hypothesis import strategies as st
 
 from makeway.engine.policy import Policy
-from makeway.model.workload import Checkpoint
-from makeway.testing import Harness
+from makeway.model.selectors import LabelSelector, Requirement
+from makeway.model.workload import Budget, Checkpoint, PodShape
+from makeway.testing import Harness, amounts
+
+Choice = TypeVar("Choice")
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,66 +31,126 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     grace: float
     topology: str | None
     checkpoint: Checkpoint
-    at: float
+    protected: bool
+    guarded: bool  # a disruption budget counts its pods
+
+
+class QueueOf(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    gpus: int
+    cohort: str | None
+    within: str
+    reclaim: str
+    borrow: str
+    strategy: str
+    borrowing_limit: int | None
+    weight: float
+    checked: bool
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
     racks: tuple[tuple[int, int], ...]  # nodes and GPUs per node of each rack
-    quotas: dict[str, int]
-    borrow: str
+    queues: tuple[QueueOf, ...]
+    budget: int  # disruptions that are allowed at any time
     submissions: tuple[Submission, ...]
 
 
-POLICIES = [
+# By loss, with what an administrator can say about it; then those who want other systems' choices.
+BY_LOSS = [
     Policy(),
-    Policy(),
-    Policy(victims="kueue"),
-    Policy(victims="kube"),
     Policy(bands=((0, 4), (5, 9))),
+    Policy(reserve_after_s=20.0),
+    Policy(fair_sharing=True),
 ]
+POLICIES = [*BY_LOSS, Policy(victims="kueue"), Policy(victims="kube")]
+
+_CHECKPOINTS = [
+    Checkpoint(),
+    Checkpoint(every_s=600.0),
+    Checkpoint(on_term_s=10.0),
+    Checkpoint(restart_s=300.0),
+    Checkpoint(expected_runtime_s=60.0),
+    Checkpoint(patience_s=45.0),
+    Checkpoint(min_runtime_s=30.0),
+]
+_MOST_QUEUES = 3
+_ALONE = ("", "", "")
+_TREES = [("all", "all", "all"), ("team", "team", "all"), ("all", "all", "all"), _ALONE]
+_MOST_SUBMISSIONS = 10
+_FOR_ONE = 12  # bytes
+_FOR_ALL = 8 + 10 * _MOST_QUEUES
 
 
-@st.composite
-def worlds(draw: Callable[[Any], Any]) -> World:
-    racks = draw(
-        st.lists(st.tuples(st.integers(1, 3), st.sampled_from([2, 4, 8])), min_size=1, max_size=3)
-    )
+class _Choices:
+    """Reads a cluster off its bytes."""
+
+    def __init__(self, written: bytes) -> None:
+        self._written: Iterator[int] = iter(written)
+
+    def pick(self, options: Sequence[Choice]) -> Choice:
+        return options[next(self._written, 0) % len(options)]
+
+    def number(self, lowest: int, highest: int) -> int:
+        return lowest + next(self._written, 0) % (highest - lowest + 1)
+
+
+def worlds() -> st.SearchStrategy[World]:
+    size = _FOR_ALL + _FOR_ONE * _MOST_SUBMISSIONS
+    return st.binary(min_size=size, max_size=size).map(world_of)
+
+
+def world_of(written: bytes) -> World:
+    choices = _Choices(written[:_FOR_ALL])
+    # Small against what is asked for: in a roomy cluster nobody has to fall.
+    racks = [(choices.number(1, 2), choices.pick([2, 4])) for _ in range(choices.number(1, 3))]
     total = sum(nodes * gpus for nodes, gpus in racks)
-    names = ["a", "b", "c"][: draw(st.integers(0, 3))]
-    quotas = {name: draw(st.integers(0, total)) for name in names}
-    count = draw(st.integers(2, 9))
+    budget = choices.number(0, 2)
+    count = 3 + written[_FOR_ALL - 1] % (_MOST_SUBMISSIONS - 2)
+    tree = choices.pick(_TREES)
+    names = ["a", "b", "c"][: choices.pick([0, 1, 2, 3, 2, 3])]
+    queues = [_queue(choices, name, tree[i], total) for i, name in enumerate(names)]
+    parts = [written[_FOR_ALL + i * _FOR_ONE : _FOR_ALL + (i + 1) * _FOR_ONE] for i in range(count)]
     return World(
         racks=tuple(racks),
-        quotas=quotas,
-        borrow=draw(st.sampled_from(["Never", "LowerPriority"])),
-        submissions=tuple(draw(submissions(f"w{i}", names, float(i))) for i in range(count)),
+        queues=tuple(queues),
+        budget=budget,
+        submissions=tuple(_submission(_Choices(p), f"w{i}", names) for i, p in enumerate(parts)),
     )
 
 
-@st.composite
-def submissions(draw: Callable[[Any], Any], name: str, queues: list[str], at: float) -> Submission:
-    pods = draw(st.sampled_from([1, 1, 2, 3, 4]))
+def _queue(choices: _Choices, name: str, cohort: str, total: int) -> QueueOf:
+    reclaim = choices.pick(["Any", "Any", "LowerPriority", "Never"])
+    borrow = choices.pick(["Never", "LowerPriority"])
+    limit = choices.pick([None, None, None, 0, 2, 5])
+    return QueueOf(
+        name=name,
+        gpus=choices.pick([total, total // 2, total // 2, total // 3, 0]),
+        cohort=cohort or None,
+        within=choices.pick(["LowerPriority", "LowerOrNewerEqualPriority", "Never"]),
+        reclaim=reclaim,
+        borrow=borrow if reclaim != "Never" else "Never",
+        strategy=choices.pick(["BestEffortFIFO", "BestEffortFIFO", "StrictFIFO"]),
+        borrowing_limit=limit if cohort else None,
+        weight=choices.pick([1.0, 1.0, 2.0, 0.0]),
+        checked=choices.pick([False, False, False, True]),
+    )
+
+
+def _submission(choices: _Choices, name: str, queues: Sequence[str]) -> Submission:
+    pods = choices.pick([1, 1, 2, 3, 4])
     return Submission(
         name=name,
-        queue=draw(st.sampled_from([*queues, None])),
-        priority=draw(st.integers(0, 9)),
+        queue=choices.pick([None, *queues, *queues]),
+        priority=choices.number(0, 9),
         pods=pods,
-        gpus=draw(st.sampled_from([1, 1, 2, 4])),
-        gang=draw(st.sampled_from([True, True, False, max(1, pods - 1)])),
-        preempts=draw(st.sampled_from([True, True, True, False])),
-        grace=draw(st.sampled_from([0.0, 0.0, 30.0])),
-        topology=draw(st.sampled_from([None, None, None, "rack"])),
-        checkpoint=draw(
-            st.sampled_from(
-                [
-                    Checkpoint(),
-                    Checkpoint(every_s=600.0),
-                    Checkpoint(on_term_s=10.0),
-                    Checkpoint(restart_s=300.0),
-                ]
-            )
-        ),
-        at=at,
+        gpus=choices.pick([1, 1, 2, 4]),
+        gang=choices.pick([True, True, False, max(1, pods - 1)]),
+        preempts=choices.pick([True] * 6 + [False]),
+        grace=choices.pick([0.0, 0.0, 30.0]),
+        topology=choices.pick([None, None, None, "rack"]),
+        checkpoint=choices.pick(_CHECKPOINTS),
+        protected=choices.pick([False] * 11 + [True]),
+        guarded=choices.pick([False, False, False, True]),
     )
 
 
@@ -91,21 +158,48 @@ def build(world: World, policy: Policy) -> Harness:
     h = Harness(policy)
     for i, (nodes, gpus) in enumerate(world.racks):
         h.nodes(nodes, gpus=gpus, labels={"rack": f"r{i}"})
-    for name, gpus in world.quotas.items():
-        h.queue(name, gpus=gpus, cohort="all", borrow=world.borrow)
+    if any(queue.cohort == "team" for queue in world.queues):
+        h.cohort("team", parent="all")
+    for queue in world.queues:
+        _build_queue(h, queue)
+    guarded = LabelSelector(
+        requirements=(Requirement(key="guarded", operator="In", values=("yes",)),)
+    )
+    h.put(Budget(id="default/few", namespace="default", selector=guarded, allowed=world.budget))
     return h
 
 
+def _build_queue(h: Harness, queue: QueueOf) -> None:
+    h.queue(
+        queue.name,
+        gpus=queue.gpus,
+        cohort=queue.cohort,
+        within=queue.within,
+        reclaim=queue.reclaim,
+        borrow=queue.borrow,
+        strategy=queue.strategy,
+        borrowing_limit=queue.borrowing_limit,
+        weight=queue.weight,
+        checks=("ready",) if queue.checked else (),
+    )
+
+
 def submit(h: Harness, item: Submission) -> None:
+    shape = PodShape(
+        namespace="default",
+        requests=amounts(gpus=item.gpus),
+        labels=(("guarded", "yes"),) if item.guarded else (),
+    )
     h.submit(
         item.name,
         queue=item.queue,
         priority=item.priority,
         pods=item.pods,
-        gpus=item.gpus,
         gang=item.gang,
         preempts=item.preempts,
         grace=item.grace,
         topology=item.topology,
+        shape=shape,
         checkpoint=item.checkpoint,
+        protected="do not touch" if item.protected else "",
     )

@@ -9,6 +9,7 @@ import socket
 import uuid
 from pathlib import Path
 
+from makeway.cli.eventloop import run as run_for_long
 from makeway.cli.logs import set_up_logs
 from makeway.cli.output import out
 from makeway.client import ApiError, Client, from_kubeconfig
@@ -16,9 +17,10 @@ from makeway.control.clock import SystemClock
 from makeway.control.config import Configuration, Makeway, load
 from makeway.control.metrics import Metrics
 from makeway.embedded.controllers import run_models
+from makeway.kube.checkpoints import Checkpoints
 from makeway.kube.endpoints import Health, serve_endpoints
 from makeway.kube.install import DEFINITIONS, is_ours
-from makeway.kube.replica import Replica, run_replica
+from makeway.kube.replica import USER_AGENT, Replica, run_replica
 
 MODELS = "models.kubeai.org"
 
@@ -35,12 +37,15 @@ def run(config: Path | None, kubeconfig: str, listen: str, namespace: str, log_f
         namespace=namespace,
         duties=(_serve_models,),
     )
-    asyncio.run(_run(replica, listen))
+    run_for_long(_run(replica, listen))
 
 
 async def _run(replica: Replica, listen: str) -> None:
     health, metrics = Health(), Metrics(replica.clock)
-    async with serve_endpoints(listen, health, metrics):
+    async with (
+        Client(replica.connection, user_agent=USER_AGENT) as client,
+        serve_endpoints(listen, health, metrics, Checkpoints(client, replica.clock)),
+    ):
         work = asyncio.create_task(run_replica(replica, health, metrics))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)

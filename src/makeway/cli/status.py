@@ -12,10 +12,11 @@ from makeway import __version__
 from makeway.cli.cluster import with_client
 from makeway.cli.home import Home
 from makeway.cli.output import out
-from makeway.cli.waiting import condition_is, display_name, reserved_in, scene, why_in
+from makeway.cli.waiting import Scene, condition_is, display_name, reserved_in, scene, why_in
 from makeway.client import Client, Resource
-from makeway.client.resource import NODES, PODS
+from makeway.client.resource import CORE_EVENTS, JOBS, NODES, PODS
 from makeway.control.clock import SystemClock, parse_timestamp
+from makeway.kinds.metadata import QUEUE_NAME
 from makeway.kinds.serving.columns import human_duration
 from makeway.model.resources import amount_of, format_amount
 
@@ -48,7 +49,7 @@ class WorkLine(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     namespace: str
     kind: str
-    priority: int
+    priority: int = 0
     queue: str = ""
     since: float = 0.0
     pods: str = ""  # how many of its pods run
@@ -112,6 +113,9 @@ async def _status(client: Client, home: Home, pid: int) -> Status:
         if not condition_is(w, "Admitted")
     ]
     unqueued = [p for p in pods if _is_unqueued(p) and p["status"].get("phase") in _OPEN_PHASES]
+    if stranded := await _not_in_line(client, seen):
+        events = await client.list(CORE_EVENTS)
+        waiting += [_job_line(job, events) for job in stranded]
     running += [_pod_line(pod) for pod in unqueued if pod["spec"].get("nodeName")]
     waiting += [_pod_line(pod) for pod in unqueued if not pod["spec"].get("nodeName")]
     return Status(
@@ -175,7 +179,7 @@ def _is_unqueued(pod: Object) -> bool:
     """A pod that no queue speaks for."""
     metadata = pod["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    queued = "kueue.x-k8s.io/queue-name" in labels or "kueue.x-k8s.io/workload" in annotations
+    queued = QUEUE_NAME in labels or "kueue.x-k8s.io/workload" in annotations
     return not queued and not any(
         gate["name"].startswith("kueue.x-k8s.io/")
         for gate in pod["spec"].get("schedulingGates") or []
@@ -191,6 +195,40 @@ def _work_line(workload: Object) -> WorkLine:
         queue=reserved_in(workload) or str(workload["spec"].get("queueName") or ""),
         since=parse_timestamp(workload["metadata"]["creationTimestamp"]),
     )
+
+
+async def _not_in_line(client: Client, seen: Scene) -> list[Object]:
+    """Jobs that name a queue and have no Workload: something keeps them from getting in line at all."""
+    owners = {
+        owner["uid"] for w in seen.workloads for owner in w["metadata"].get("ownerReferences") or []
+    }
+    return [
+        job
+        for job in await client.list(JOBS, label_selector=QUEUE_NAME)
+        if job["spec"].get("suspend") and job["metadata"]["uid"] not in owners
+    ]
+
+
+def _job_line(job: Object, events: list[Object]) -> WorkLine:
+    warnings = [
+        event
+        for event in events
+        if event.get("type") == "Warning"
+        and event["involvedObject"].get("uid") == job["metadata"]["uid"]
+    ]
+    last = max(warnings, key=_seen_at, default={})
+    return WorkLine(
+        name=job["metadata"]["name"],
+        namespace=job["metadata"]["namespace"],
+        kind="Job",
+        queue=job["metadata"]["labels"][QUEUE_NAME],
+        since=parse_timestamp(job["metadata"]["creationTimestamp"]),
+        why=f"{last.get('message') or 'no Workload was made for it yet'}.",
+    )
+
+
+def _seen_at(event: Object) -> str:
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def _pod_line(pod: Object) -> WorkLine:

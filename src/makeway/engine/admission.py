@@ -85,23 +85,24 @@ def checks_passed(workload: Workload, admission: Admission, queue: Queue) -> boo
     ) <= set(states)
 
 
-def open_gates(state: State) -> Iterator[Admit | Evict]:
-    """Workloads that hold quota and have something to hear from their checks: admit them, or send them back."""
+def refused(state: State) -> Iterator[Evict]:
+    """Workloads that hold quota, and whose checks send them back."""
     for workload in list(state.unchecked.values()):
-        admission = workload.admission
-        if admission is None or workload.evicted_at is not None:
+        if workload.admission is not None and workload.evicted_at is None:
+            refusal = _refused_by_checks(workload)
+            if refusal is not None:
+                yield refusal
+
+
+def ready(state: State) -> Iterator[tuple[Workload, Admission]]:
+    """Workloads that hold quota and have passed their last check, as they would be admitted."""
+    for workload in list(state.unchecked.values()):
+        held = workload.admission
+        if held is None or held.admitted or workload.evicted_at is not None:
             continue
-        refusal = _refused_by_checks(workload)
-        if refusal is not None:
-            yield refusal
-        elif (
-            not admission.admitted
-            and admission.queue in state.queues
-            and checks_passed(workload, admission, state.queues[admission.queue])
-        ):
-            yield Admit(
-                workload=workload.id, admission=msgspec.structs.replace(admission, admitted=True)
-            )
+        queue = state.queues.get(held.queue)
+        if queue is not None and checks_passed(workload, held, queue):
+            yield workload, msgspec.structs.replace(held, admitted=True)
 
 
 def _refused_by_checks(workload: Workload) -> Evict | None:

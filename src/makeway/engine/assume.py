@@ -7,7 +7,7 @@ import msgspec
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Hold, Plan
 from makeway.model.event import Remove, Upsert
-from makeway.model.workload import Pod, Workload
+from makeway.model.workload import CheckState, Pod, Workload
 
 
 def assume(state: State, plan: Plan, now: float) -> None:
@@ -67,4 +67,5 @@ def released(workload: Workload) -> Workload:
         placement=(),
         evicted_at=None,
         last_eviction_reason=workload.evicted_reason,
+        checks=tuple(CheckState(name=check.name) for check in workload.checks),
     )

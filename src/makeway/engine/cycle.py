@@ -25,7 +25,7 @@ from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
 from makeway.engine.policy import Policy
 from makeway.engine.queueing import Requeue, shape_of
-from makeway.engine.seating import Legality, Seating, by_pod_priority
+from makeway.engine.seating import Seating
 from makeway.engine.serving import LOST, Serving
 from makeway.engine.state import State
 from makeway.engine.victims.loss import Intervals
@@ -33,7 +33,7 @@ from makeway.engine.victims.spare import Victim
 from makeway.model.decision import Admit, Decision, Evict, Plan, Wait
 from makeway.model.queue import QueueName
 from makeway.model.reason import Reason
-from makeway.model.workload import Workload, WorkloadId
+from makeway.model.workload import Admission, Workload, WorkloadId
 
 EQUAL = "Bypassed scheduling evaluation because an equivalent workload recently failed"
 
@@ -46,7 +46,7 @@ def decide(state: State, now: float, policy: Policy, rounds: int | None = None) 
     try:
         with cycle.seating.open(), state.ledger.what_if():
             cycle.pass_gates()
-            cycle.seat_admitted()
+            cycle.seat_promised()
             cycle.seat_before_heads()
             while (rounds is None or cycle.rounds < rounds) and cycle.round():
                 cycle.seat_before_heads()
@@ -83,6 +83,7 @@ class _Cycle:
         self.waits: dict[WorkloadId, Wait] = {}
         self.seated: set[WorkloadId] = set()  # looked at in this cycle, whatever came of it
         self.took: dict[WorkloadId, Entry] = {}  # admitted in this cycle
+        self.gates: dict[WorkloadId, Admission] = {}  # past their last check, and without nodes
         # Out of their line until the cycle ends: they have had their turn.
         self.aside: list[Entry] = []
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
@@ -90,38 +91,54 @@ class _Cycle:
 
     # -- pods without a node -------------------------------------------------------------------------------------
 
-    def seat_admitted(self) -> None:
+    def seat_promised(self) -> None:
         """Pods of workloads that were admitted before: to the nodes they were promised."""
         if self.policy.quota_only:
             return
         for workload in self._waiting(_admitted, self.state.occupancy.waiting):
-            self._seat(workload, self.joint.legality_of_admitted(workload))
+            decisions, rest = self.seating.seat_promised(workload)
+            self._note(workload, decisions)
+            if not rest:
+                self.seated.add(workload.id)
 
     def seat_before_heads(self) -> None:
-        """Unqueued pods that rank at least as high as every head go first."""
+        """Pods that want nodes and rank at least as high as every head go first."""
         if self.policy.quota_only:
             return
         ranks = [self.state.workloads[head].rank for _, head in self._heads()]
         if ranks:
             highest = max(ranks)
-            self._seat_unqueued(lambda w: w.rank >= highest and w.id not in self.seated)
+            self._seat_in_turn(lambda w: w.rank >= highest and w.id not in self.seated)
 
     def seat_the_rest(self) -> None:
         if not self.policy.quota_only:
-            self._seat_unqueued(lambda w: w.id not in self.seated)
+            self._seat_in_turn(lambda w: w.id not in self.seated)
 
-    def _seat_unqueued(self, wanted: Callable[[Workload], bool]) -> None:
-        for workload in self._waiting(wanted, self._unqueued):
-            self._seat(workload, by_pod_priority)
+    def _seat_in_turn(self, wanted: Callable[[Workload], bool]) -> None:
+        for workload in self._waiting(wanted, self._seekers):
+            self.seated.add(workload.id)
+            if workload.id in self.gates:
+                self._note(workload, self.joint.pass_gate(workload, self.gates[workload.id]))
+            elif workload.needs == "nodes":
+                self._note(workload, self.joint.seat_unqueued(workload))
+            else:
+                self._note(workload, self.joint.seat_admitted(workload))
 
     @cached_property
-    def _unqueued(self) -> list[WorkloadId]:
-        """Asked before every round, so that they are picked out of all who wait only once."""
+    def _seekers(self) -> list[WorkloadId]:
+        """Who wants nodes and no quota: past its last check, without a queue, or admitted and without a promise.
+
+        Picked out of all who wait only once, since it is asked before every round.
+        """
         workloads = self.state.workloads
         return [
-            key
-            for key in self.state.occupancy.waiting
-            if key in workloads and workloads[key].needs == "nodes"
+            *self.gates,
+            *(
+                key
+                for key in self.state.occupancy.waiting
+                if key in workloads
+                and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
+            ),
         ]
 
     def _waiting(
@@ -142,9 +159,8 @@ class _Cycle:
                 found.append(workload)
         return sorted(found, key=lambda w: (-w.rank, w.created_at, w.id))
 
-    def _seat(self, workload: Workload, legality: Legality) -> None:
-        self.seated.add(workload.id)
-        for decision in self.seating.seat(workload, legality):
+    def _note(self, workload: Workload, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
             if isinstance(decision, Wait):
                 self.waits[workload.id] = decision
                 if decision.parked:
@@ -155,8 +171,17 @@ class _Cycle:
     # -- before the rounds ---------------------------------------------------------------------------------------
 
     def pass_gates(self) -> None:
-        self.decisions += admission.open_gates(self.state)
+        """Admission checks that have spoken, and queues that an administrator stopped."""
+        self.decisions += admission.refused(self.state)
         self.decisions += admission.drain_stopped(self.state)
+        sent_back = {d.workload for d in self.decisions if isinstance(d, Evict)}
+        for workload, opened in admission.ready(self.state):
+            if workload.id in sent_back:
+                continue
+            if self.joint.needs_nodes(workload, opened.assignments):
+                self.gates[workload.id] = opened
+            else:
+                self.decisions.append(Admit(workload=workload.id, admission=opened))
 
     # -- one round -----------------------------------------------------------------------------------------------
 
@@ -320,7 +345,7 @@ class _Cycle:
         # Pods that got a node a moment ago, of a workload that has to go: they simply were not bound.
         kept = [d for d in self.decisions if not (isinstance(d, Admit) and d.workload in fallen)]
         return Plan(
-            decisions=(*kept, *self.waits.values()),
+            decisions=(*_one_admit_each(kept), *self.waits.values()),
             rounds=self.rounds,
             skipped_preemptions=self.serving.skipped,
             ended_holds=tuple(dict.fromkeys([*self.expired, *self.seating.ended_holds])),
@@ -332,6 +357,23 @@ def _incomplete(workload: Workload) -> Wait:
     """Members are missing: nobody looks for room before they are there, and those who are there are told."""
     reason = Reason(kind="gang-incomplete", message=workload.held_back)
     return Wait(workload=workload.id, reason=reason)
+
+
+def _one_admit_each(decisions: list[Decision]) -> list[Decision]:
+    """Pods of one workload that were seated at different moments of the cycle are bound together."""
+    first: dict[WorkloadId, int] = {}
+    result: list[Decision] = []
+    for decision in decisions:
+        if isinstance(decision, Admit) and decision.binds:
+            place = first.setdefault(decision.workload, len(result))
+            if place < len(result):
+                earlier = result[place]
+                assert isinstance(earlier, Admit)
+                binds = (*earlier.binds, *decision.binds)
+                result[place] = msgspec.structs.replace(earlier, binds=binds)
+                continue
+        result.append(decision)
+    return result
 
 
 def _admitted(workload: Workload) -> bool:

@@ -22,9 +22,9 @@ from makeway.engine.victims import least_loss
 from makeway.engine.victims.candidates import Request
 from makeway.engine.victims.quota_room import QuotaRoom
 from makeway.engine.victims.roster import Roster
-from makeway.model.decision import Decision, Hold, Wait
+from makeway.model.decision import Admit, Decision, Hold, Wait
 from makeway.model.queue import Flavor, QueueName
-from makeway.model.workload import Assignment, Placed, Workload
+from makeway.model.workload import Admission, Assignment, Placed, Workload
 
 
 class Joint:
@@ -95,12 +95,10 @@ class Joint:
     ) -> Room | None:
         """Quota is short, perhaps nodes too: the cheapest victims for both, with those who leave already gone."""
         demands = self.demands(workload, proposal.assignments())
-        ledger = self.state.ledger
-        with ledger.what_if():
-            self.release_leaving()
-            quota = self.quota_room(workload, queue, proposal, need=proposal.need)
+        quota = self.quota_room(workload, queue, proposal, need=proposal.need)
+        with quota.once_they_are_gone():
             room = self.seating.find_room(workload, demands, self.legality(quota), quota)
-            return None if isinstance(room, Shortfall) else room
+        return None if isinstance(room, Shortfall) else room
 
     def release_leaving(self) -> bool:
         """Inside a what-if: the quota of everybody who was told to stop, in this cycle or before. False: nobody was."""
@@ -134,7 +132,7 @@ class Joint:
             now=self.now,
             usable=lambda name: name in self.state.queues and self.state.is_active(QueueName(name)),
         )
-        return QuotaRoom(self.state.ledger, request)
+        return QuotaRoom(self.state.ledger, request, self.release_leaving)
 
     def legality(self, quota: QuotaRoom) -> Legality:
         tree = self.state.ledger.queue(quota.request.queue).root()
@@ -183,11 +181,54 @@ class Joint:
             if not isinstance(decision, Wait)
         ]
 
-    def legality_of_admitted(self, workload: Workload) -> Legality:
-        """For pods of a workload that holds quota already: nodes may be short again, after a node was lost."""
+    def seat_unqueued(self, workload: Workload) -> list[Decision]:
+        return self.seating.seat(workload, by_pod_priority)
+
+    def seat_admitted(self, workload: Workload) -> list[Decision]:
+        """Pods of a workload that holds quota already: nodes may be short again, after a node was lost."""
         admission = workload.admission
         if admission is None or admission.queue not in self.state.queues:
-            return by_pod_priority
+            return self.seating.seat(workload, by_pod_priority)
+        quota = self._quota_held(workload, admission)
+        return self.seating.seat(workload, self.legality(quota), quota)
+
+    def pass_gate(self, workload: Workload, opened: Admission) -> list[Decision]:
+        """Its last check is ready: now its nodes are chosen. It keeps its quota until it has them."""
+        demands = self.demands(workload, opened.assignments)
+        admit = Admit(workload=workload.id, admission=opened)
+        if not demands:
+            return [admit]
+        quota = self._quota_held(workload, opened)
+        waits = self.seating.waits_for_room(workload)
+        room = self.seating.find_room(
+            workload, demands, self.legality(quota), quota, may_evict=not waits
+        )
+        if isinstance(room, Shortfall) and workload.gang is None:
+            some = self._as_many_as_fit(workload, demands)
+            room = Room(placement=some) if some else room
+        if isinstance(room, Shortfall) and waits:
+            return [Wait(workload=workload.id, reason=self.seating.waiting_for_victims(workload))]
+        if isinstance(room, Shortfall):
+            why = msgspec.structs.replace(
+                self.seating.why_not(workload, room), kueue="WaitingForNodes"
+            )
+            return [Wait(workload=workload.id, reason=why, parked=True)]
+        if room.victims or room.comes_at is not None:
+            return self.seating.make_way(workload, room, placement=room.placement)
+        self.take_nodes(demands, room.placement)
+        self.seating.end_hold(workload.id)
+        return [msgspec.structs.replace(admit, placement=room.placement)]
+
+    def take_nodes(
+        self, demands: Sequence[Demand], placement: Sequence[Placed], sign: int = 1
+    ) -> None:
+        """For the rest of the cycle (-1: given back)."""
+        for demand in demands:
+            mine = [place for place in placement if place.pod_set == demand.pod_set]
+            self.seating.take_rooms(demand.shape, mine, sign)
+
+    def _quota_held(self, workload: Workload, admission: Admission) -> QuotaRoom:
+        """Nothing more is asked of quota; it only says who may be taken from."""
         usage: dict[tuple[str, str], int] = {
             (flavor, resource): 0 for a in admission.assignments for resource, flavor in a.flavors
         }
@@ -200,4 +241,4 @@ class Joint:
             policy=self.policy,
             now=self.now,
         )
-        return self.legality(QuotaRoom(self.state.ledger, request))
+        return QuotaRoom(self.state.ledger, request, self.release_leaving)

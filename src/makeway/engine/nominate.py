@@ -18,7 +18,7 @@ from makeway.engine.proposal import Mode, Offer, Possibility, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage, borrowing_height
 from makeway.engine.state import State
-from makeway.engine.victims.candidates import RULE_OF, Request
+from makeway.engine.victims.candidates import Request, rule_named
 from makeway.engine.victims.policies import ChooseVictims, choice_of
 from makeway.engine.victims.spare import Victim
 from makeway.model.queue import QueueName
@@ -176,13 +176,12 @@ class Nominator:
             # What this very cycle admitted can still be taken back: nobody falls.
             found = self._choose(workload, queue, proposal.usage, proposal.need)
             return found if all(self._just_admitted(victim) for victim in found) else []
-        quota = joint.quota_room(workload, queue, proposal, need=proposal.need)
         ledger = self.state.ledger
         chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
         return [
-            Victim(held, RULE_OF[quota.candidates[key].variant])
+            Victim(held, rule)
             for key, held in chosen
-            if held and key in quota.candidates
+            if held is not None and (rule := rule_named(room.rules[key])) is not None
         ]
 
     def _just_admitted(self, victim: Victim) -> bool:
@@ -194,6 +193,11 @@ class Nominator:
     ) -> list[Victim]:
         if not workload.preempts:
             return []
+        excluded = self.out_of_reach
+        prices = None
+        if self.joint is not None and self.policy.victims == "least-loss":
+            excluded = excluded | self.joint.seating.protected
+            prices = self.joint.seating.price_of
         request = Request(
             workload=workload,
             queue=queue,
@@ -203,9 +207,31 @@ class Nominator:
             policy=self.policy,
             now=self.now,
             usable=self._is_usable,
-            excluded=self.out_of_reach,
+            excluded=excluded,
+            price=prices,
         )
-        return self.choose(self.state.ledger, request)
+        return self._within_budgets(request)
+
+    def _within_budgets(self, request: Request) -> list[Victim]:
+        """Disruption budgets forbid: who would overdraw one is spared, and the others are asked again."""
+        while True:
+            victims = self.choose(self.state.ledger, request)
+            spared = self._over_budget(victims)
+            if spared is None:
+                return victims
+            request.excluded = {*request.excluded, spared}
+
+    def _over_budget(self, victims: list[Victim]) -> WorkloadId | None:
+        """The first who draws more than its budget has left after those before it."""
+        if self.joint is None or not self.policy.budgets_are_hard:
+            return None
+        left = {budget.id: budget.allowed for budget in self.state.budgets.values()}
+        for victim in victims if left else ():
+            for budget in self.joint.seating.budgets_of(victim.held.id):
+                left[budget] -= 1
+                if left[budget] < 0:
+                    return victim.held.id
+        return None
 
     def _is_usable(self, queue: str) -> bool:
         name = QueueName(queue)

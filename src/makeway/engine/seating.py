@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -67,6 +68,9 @@ class Seating:
         self.placer = occupancy.placer
         self.workloads = workloads
         self.holds = dict(holds)
+        self._held_by_rank: dict[int, dict[WorkloadId, Hold]] = {}
+        for hold in holds.values():
+            self._file(hold)
         self.budgets = budgets
         self.now = now
         self.policy = policy
@@ -82,6 +86,7 @@ class Seating:
         self._fallen_units: list[int] = []
         # Promised places that this cycle has filled, by workload.
         self._kept: dict[WorkloadId, Counter[tuple[str, NodeName]]] = {}
+        self._bound: dict[PodId, NodeName] = {}  # the pods that did so
         self.ended_holds: list[WorkloadId] = []
         self.wake_at: float | None = None
         self._roster: Roster | None = None
@@ -131,14 +136,28 @@ class Seating:
     def _as_seen_by(self, workload: Workload) -> Iterator[None]:
         """Its own hold, and those of lower priority, are open to it."""
         with self.table.what_if():
-            for hold in self.holds.values():
-                holder = self.workloads.get(hold.workload)
-                open_to_it = hold.workload == workload.id or (
-                    holder and holder.rank < workload.rank
-                )
-                if open_to_it or self._ends_before(workload, hold):
-                    self._take_hold(hold, -1)
+            for hold in self._open_to(workload):
+                self._take_hold(hold, -1)
             yield
+
+    def _open_to(self, workload: Workload) -> Iterator[Hold]:
+        """By rank: of a thousand who wait with the same priority, none is asked about the others."""
+        for rank, held in self._held_by_rank.items():
+            if rank < workload.rank:
+                yield from held.values()
+            elif workload.checkpoint.expected_runtime_s is not None:
+                yield from (
+                    h
+                    for h in held.values()
+                    if h.workload == workload.id or self._ends_before(workload, h)
+                )
+            elif workload.id in held:
+                yield held[workload.id]
+
+    def _file(self, hold: Hold) -> None:
+        holder = self.workloads.get(hold.workload)
+        if holder is not None:  # of nobody: takes no room
+            self._held_by_rank.setdefault(holder.rank, {})[hold.workload] = hold
 
     def _ends_before(self, workload: Workload, hold: Hold) -> bool:
         """Backfill: it says that it has ended before the one who waits could start."""
@@ -197,7 +216,8 @@ class Seating:
             now = self.placer.place(demands)
             if not isinstance(now, Shortfall) and (quota is None or quota.fits(frozenset())):
                 return Room(placement=now)
-            with self._once_they_are_gone():
+            gone = quota.once_they_are_gone() if quota is not None else nullcontext()
+            with self._once_they_are_gone(), gone:
                 soon = self.placer.place(demands)
                 if not isinstance(soon, Shortfall) and (quota is None or quota.fits(frozenset())):
                     return Room(placement=soon, later=True)
@@ -208,17 +228,17 @@ class Seating:
                     return by_waiting
                 legal = self._banded(legality(workload, self.roster))
                 victims = self._victims(demands, legal, quota)
-        if victims is not None:
-            return Room(
-                placement=victims.placement,
-                victims=victims.chosen,
-                rules={v.workload.id: legal.rule(v.workload.id) for v in victims.chosen},
-                later=True,
-                loss_ms=victims.loss_ms,
-                bound_ms=victims.bound_ms,
-                steps=victims.steps,
-            )
-        return _short(now, demands)
+                if victims is None:
+                    return _short(now, demands)
+                return Room(
+                    placement=victims.placement,
+                    victims=victims.chosen,
+                    rules={v.workload.id: legal.rule(v.workload.id) for v in victims.chosen},
+                    later=True,
+                    loss_ms=victims.loss_ms,
+                    bound_ms=victims.bound_ms,
+                    steps=victims.steps,
+                )
 
     def _room_by_waiting(
         self, workload: Workload, demands: Sequence[Demand], quota: QuotaTest | None
@@ -298,6 +318,7 @@ class Seating:
                 msgspec.structs.replace(legal, mask=mask),
                 self.budgets,
                 self.now,
+                self._surplus,
             )
         return least_loss.find(
             self.placer,
@@ -369,6 +390,24 @@ class Seating:
             self._roster = Roster(self.table, list(self._candidates()))
         return self._roster
 
+    @cached_property
+    def protected(self) -> frozenset[WorkloadId]:
+        """Workloads that may not fall whole, for whomever."""
+        return frozenset(c.workload.id for c in self.roster.candidates if c.whole and c.protected)
+
+    def price_of(self, workload: WorkloadId) -> int:
+        """What evicting it whole costs; what runs nothing yet costs nothing."""
+        unit = self._whole_unit(workload)
+        return 0 if unit is None else unit.loss_ms
+
+    def budgets_of(self, workload: WorkloadId) -> tuple[str, ...]:
+        unit = self._whole_unit(workload)
+        return () if unit is None else unit.budgets
+
+    def _whole_unit(self, workload: WorkloadId) -> Candidate | None:
+        units = (self.roster.candidates[u] for u in self.roster.by_workload.get(workload, ()))
+        return next((unit for unit in units if unit.whole), None)
+
     def _candidates(self) -> Iterator[Candidate]:
         for workload in self._holding_quota_only():
             yield self._candidate(workload, (), whole=True)
@@ -437,47 +476,91 @@ class Seating:
 
     # --- pods that have no node ---
 
-    def seat(self, workload: Workload, legality: Legality) -> list[Decision]:
-        """What to do about the pods of this workload that have no node."""
-        ask = gang.ask(workload, self.occupancy.members(workload.id))
+    def seat_promised(self, workload: Workload) -> tuple[list[Decision], bool]:
+        """Pods whose nodes were chosen at admission; True: others are left, to be seated in their turn."""
+        ask = self._ask(workload)
+        if ask.missing or not workload.placement:
+            return [], True
+        decisions: list[Decision] = []
+        if ask.core:
+            promised = self._promised_places(workload, ask.core)
+            if promised is None:
+                return [], True
+            decisions = promised
+            if not isinstance(decisions[0], Admit):
+                return decisions, False
+        rest = False
+        for pod in ask.surplus:
+            promised = self._promised_places(workload, [pod])
+            rest = rest or promised is None
+            decisions += promised or []
+        return _merged(decisions), rest
+
+    def _ask(self, workload: Workload) -> gang.Ask:
+        """With those counted that this cycle has seated."""
+        members = self.occupancy.members(workload.id)
+        if workload.id in self._kept:
+            members = [
+                msgspec.structs.replace(pod, node=self._bound[pod.id])
+                if pod.id in self._bound
+                else pod
+                for pod in members
+            ]
+        return gang.ask(workload, members)
+
+    def seat(
+        self, workload: Workload, legality: Legality, quota: QuotaTest | None = None
+    ) -> list[Decision]:
+        """What to do about the pods of this workload that have no node. `quota`: what it holds, where queues say who may fall."""
+        ask = self._ask(workload)
         if ask.missing:
             return [Wait(workload=workload.id, reason=_incomplete(ask))]
         decisions: list[Decision] = []
         if ask.core:
-            decisions = self._seat_together(workload, ask.core, legality, may_evict=True)
+            decisions = self._seat_together(workload, ask.core, legality, quota, may_evict=True)
             if not isinstance(decisions[0], Admit):
                 return decisions
         # Surplus members take free room and evict nobody; independent pods are each for themselves.
         for pods in _alike(ask.surplus):
-            decisions += self._seat_each(workload, pods, legality, may_evict=workload.gang is None)
+            alone = workload.gang is None
+            decisions += self._seat_each(workload, pods, legality, quota, may_evict=alone)
         return _merged(decisions)
 
     def _seat_each(
-        self, workload: Workload, pods: list[Pod], legality: Legality, *, may_evict: bool
+        self,
+        workload: Workload,
+        pods: list[Pod],
+        legality: Legality,
+        quota: QuotaTest | None,
+        *,
+        may_evict: bool,
     ) -> list[Decision]:
         decisions: list[Decision] = []
         for pod in pods:
-            mine = self._seat_together(workload, [pod], legality, may_evict=may_evict)
+            mine = self._seat_together(workload, [pod], legality, quota, may_evict=may_evict)
             decisions += mine
             if not isinstance(mine[0], Admit):
                 break  # the others are alike: what stopped this one stops them
         return decisions
 
     def _seat_together(
-        self, workload: Workload, pods: Sequence[Pod], legality: Legality, *, may_evict: bool
+        self,
+        workload: Workload,
+        pods: Sequence[Pod],
+        legality: Legality,
+        quota: QuotaTest | None,
+        *,
+        may_evict: bool,
     ) -> list[Decision]:
         """These pods, all or none: on the places they were promised, else wherever there is room."""
         promised = self._promised_places(workload, pods)
         if promised is not None:
             return promised
         demands = gang.demands_of(workload, pods)
-        waits_already = self._waits_for_room(workload)
-        room = self.find_room(
-            workload, demands, legality, may_evict=may_evict and not waits_already
-        )
+        if self.waits_for_room(workload):
+            return [self._take_if_free(workload, demands, pods, quota)]
+        room = self.find_room(workload, demands, legality, quota, may_evict=may_evict)
         if isinstance(room, Shortfall) or (room.later and not may_evict):
-            if waits_already:
-                return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
             shortfall = (
                 room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
             )
@@ -487,15 +570,28 @@ class Seating:
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
             return [self._admit(workload, binds)]
-        if waits_already and not room.victims:
-            return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
         if self.policy.victims == "kube" and not room.victims:
             # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left.
             why = self.why_not(workload, Shortfall(demand=demands[0], placed=0))
             return [Wait(workload=workload.id, reason=why, parked=True)]
         return self.make_way(workload, room, nominations=binds)
 
-    def _waits_for_room(self, workload: Workload) -> bool:
+    def _take_if_free(
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        pods: Sequence[Pod],
+        quota: QuotaTest | None,
+    ) -> Admit | Wait:
+        """Room is on its way to it: it takes what is free now, there or elsewhere, and evicts nobody more."""
+        with self._as_seen_by(workload):
+            found = self.placer.place(demands)
+            fits = quota is None or quota.fits(frozenset())
+        if isinstance(found, Shortfall) or not fits:
+            return Wait(workload=workload.id, reason=self.waiting_for_victims(workload))
+        return self._admit(workload, gang.binds_of(demands, pods, found))
+
+    def waits_for_room(self, workload: Workload) -> bool:
         """Room is on its way to it; what it merely keeps together while it waits is no promise of that."""
         hold = self.holds.get(workload.id)
         return hold is not None and hold.rule != RESERVATION
@@ -512,6 +608,8 @@ class Seating:
             h.rule == RESERVATION and w != workload.id for w, h in self.holds.items()
         ):
             return []  # one at a time, the first in line
+        if not self._could_ever_fit(demands):
+            return []
         with self.table.what_if():
             if workload.id in self.holds:
                 self._take_hold(self.holds[workload.id], -1)
@@ -529,9 +627,17 @@ class Seating:
         self.end_hold(workload.id)
         hold = Hold(workload=workload.id, nominations=nominations, until=until, rule=RESERVATION)
         self.holds[workload.id] = hold
+        self._file(hold)
         self._take_hold(hold, 1)
         self._look_again(until)
         return [hold]
+
+    def _could_ever_fit(self, demands: Sequence[Demand]) -> bool:
+        """On the same nodes with nobody there: what does not fit then keeps room from others for nothing."""
+        with self.table.what_if():
+            rows = np.flatnonzero(self.table.live)
+            self.table.take_many(rows, self.table.free[rows] - self.table.alloc[rows])
+            return not isinstance(self.placer.place(demands), Shortfall)
 
     def _admit(self, workload: Workload, binds: tuple[Bind, ...]) -> Admit:
         self.take_places(binds)
@@ -575,6 +681,7 @@ class Seating:
         for bind in binds:
             pod = self.occupancy.pods[bind.pod]
             kept[pod.pod_set, bind.node] += 1
+            self._bound[pod.id] = bind.node
             row = self.table.row_of[bind.node]
             self.table.take(row, -self.table.need(pod.shape))
             self.table.put(msgspec.structs.replace(pod, node=bind.node), row)
@@ -599,6 +706,8 @@ class Seating:
     def end_hold(self, workload: WorkloadId) -> None:
         hold = self.holds.pop(workload, None)
         if hold is not None:
+            for held in self._held_by_rank.values():
+                held.pop(workload, None)
             self._take_hold(hold, -1)
             self.ended_holds.append(workload)
 
@@ -615,7 +724,7 @@ class Seating:
         """Evict the victims, hold the room, and say what it waits for."""
         if workload.id in self.holds and not room.victims:
             # It waits for those who were told before, and the room is kept: nothing new to say.
-            return [Wait(workload=workload.id, reason=self._waiting_for_victims(workload))]
+            return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
         evicts: list[Decision] = []
         longest = 0.0
         for victim in room.victims:
@@ -657,15 +766,16 @@ class Seating:
             else ", ".join(sorted(set(room.rules.values()))),
         )
         self.holds[workload.id] = hold
+        self._file(hold)
         self._take_hold(hold, 1)
         self._look_again(hold.until)
         return [
             *evicts,
             hold,
-            Wait(workload=workload.id, reason=self._waiting_for_victims(workload)),
+            Wait(workload=workload.id, reason=self.waiting_for_victims(workload)),
         ]
 
-    def _waiting_for_victims(self, workload: Workload) -> Reason:
+    def waiting_for_victims(self, workload: Workload) -> Reason:
         hold = self.holds[workload.id]
         return Reason(
             kind=_WAITING_BY_RULE.get(hold.rule, "waiting-for-victims"),

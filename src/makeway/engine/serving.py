@@ -6,7 +6,7 @@ keeps what is free while nobody makes room for it; whoever comes later must fit 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -21,7 +21,7 @@ from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
-from makeway.engine.seating import Room
+from makeway.engine.seating import PATIENCE, Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
 from makeway.model.decision import Hold
@@ -130,6 +130,9 @@ class Serving:
         if self.policy.quota_only or checks_open(entry, self.state):
             return True  # with checks, nodes are chosen when the last is ready
         room = self.joint.room(entry.workload, entry.queue, entry.proposal)
+        if isinstance(room, Shortfall) and entry.workload.id in self.holds:
+            self._go_on_waiting(entry)
+            return False
         if isinstance(room, Shortfall):
             self.state.waiting_for_nodes[entry.queue] = None
             reason = self.seating.why_not(entry.workload, room)
@@ -137,22 +140,34 @@ class Serving:
             entry.reason = msgspec.structs.replace(reason, kueue="WaitingForNodes")
             return False
         entry.room = room
-        if room.victims:
+        if room.victims or room.comes_at is not None:
             self._make_way_on_nodes(entry, room)
             return False
         return True
 
     def _make_way_on_nodes(self, entry: Entry, room: Room) -> None:
-        """Others fall for the nodes, and the room is held until they are gone."""
+        """Others fall for the nodes, or end by themselves; the room is held until they are gone."""
         self._claim(entry, entry.usage)
         entry.way = self.joint.way(entry, room)
         names = ", ".join(sorted({victim.workload.id for victim in room.victims}))
         entry.outcome = Outcome.PREEMPTS
+        if room.comes_at is not None:
+            self._wait_patiently(entry, room.comes_from, room.comes_at)
+            return
         entry.wait(
             Requeue.PENDING_PREEMPTION,
             "waiting-for-victims",
             "WaitingForPreemptedWorkloads",
             f"The quota is there; waiting for nodes that {names} will leave",
+        )
+
+    def _wait_patiently(self, entry: Entry, others: Sequence[WorkloadId], until: float) -> None:
+        entry.wait(
+            Requeue.PENDING_PREEMPTION,
+            "patience",
+            "WaitingForNodes",
+            f"The quota is there; waiting for {', '.join(others)} to end by itself rather than evict",
+            until,
         )
 
     def _way_for_quota(self, entry: Entry) -> bool:
@@ -171,9 +186,8 @@ class Serving:
         """For the rest of the cycle (-1: it is taken back)."""
         if entry.room is None:
             return
-        for demand in self.joint.demands(entry.workload, entry.proposal.assignments()):
-            mine = [place for place in entry.room.placement if place.pod_set == demand.pod_set]
-            self.seating.take_rooms(demand.shape, mine, sign)
+        demands = self.joint.demands(entry.workload, entry.proposal.assignments())
+        self.joint.take_nodes(demands, entry.room.placement, sign)
 
     # -- quota ---------------------------------------------------------------------------------------------------
 
@@ -292,6 +306,9 @@ class Serving:
         self.ledger.add_usage(queue, usage)
         self.claims[entry.workload.id] = (queue, usage)
         hold = self.state.holds[entry.workload.id]
+        if hold.rule == PATIENCE:
+            self._wait_patiently(entry, hold.victims, hold.until)
+            return
         message = (
             f"{entry.proposal.message}. Pending the preemption of {len(hold.victims)} workload(s)"
         )

@@ -162,18 +162,13 @@ def evictions(obj: Json) -> list[Evict]:
     ]
 
 
-def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
-    """When each owner's work was evicted: pods are recreated, so the history is their owner's."""
-    found: dict[str, list[float]] = {}
-    for obj in known:
-        if str(status(obj).get("phase") or "") in ("", "Planned"):
-            continue
-        at = seconds(spec(obj).get("plannedAt")) or 0.0
-        for victim in spec(obj).get("victims") or []:
-            owner = str(victim.get("ownerUID") or victim.get("uid") or "")
-            if owner:
-                found.setdefault(owner, []).append(at)
-    return {owner: tuple(sorted(times)) for owner, times in found.items()}
+def losses(obj: Json) -> list[tuple[str, float]]:
+    """Whose work was evicted, and when: pods are recreated, so the history is their owner's."""
+    if status(obj).get("phase") == "Planned":
+        return []  # nobody was told for a while: it may come to nothing
+    at = seconds(spec(obj).get("plannedAt")) or 0.0
+    named = (v.get("ownerUID") or v.get("uid") for v in spec(obj).get("victims") or [])
+    return [(str(owner), at) for owner in named if owner]
 
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:

@@ -1,4 +1,5 @@
-"""What a cluster asks of a replica: `/healthz` (alive?), `/readyz` (of use?) and `/metrics`.
+"""What a cluster asks of a replica: `/healthz` (alive?), `/readyz` (of use?) and `/metrics`; and where pods say that they
+have saved: `POST /checkpointed`.
 
 A replica that waits for the lease is ready too: a rolling update must not wait for an election. It is not alive when its
 event loop hangs, and then it does not answer, which is the point of asking.
@@ -10,12 +11,23 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import aiohttp
+import msgspec
 from aiohttp import web
 
+from makeway.client import ApiError
 from makeway.control.metrics import Metrics
 from makeway.errors import UserError
+from makeway.kube.checkpoints import Checkpoints, Refused
 
+_LARGEST_REPORT = 4096
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Report(msgspec.Struct, frozen=True, rename="camel"):
+    """What a pod posts; without a time it means now."""
+
+    saved_at: float | None = None
 
 
 class Health:
@@ -26,7 +38,9 @@ class Health:
 
 
 @contextlib.asynccontextmanager
-async def serve_endpoints(listen: str, health: Health, metrics: Metrics) -> AsyncIterator[str]:
+async def serve_endpoints(
+    listen: str, health: Health, metrics: Metrics, checkpoints: Checkpoints
+) -> AsyncIterator[str]:
     """Listen on `HOST:PORT` until the block ends; yields the address that was taken."""
     host, port = parse_address(listen)
 
@@ -41,10 +55,14 @@ async def serve_endpoints(listen: str, health: Health, metrics: Metrics) -> Asyn
     async def show_metrics(_: web.Request) -> web.Response:
         return web.Response(body=metrics.text().encode(), headers={"Content-Type": PROMETHEUS})
 
-    app = web.Application()
+    async def checkpointed(request: web.Request) -> web.Response:
+        return await _take_report(request, checkpoints)
+
+    app = web.Application(client_max_size=_LARGEST_REPORT)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", show_metrics)
+    app.router.add_post("/checkpointed", checkpointed)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -59,6 +77,22 @@ async def serve_endpoints(listen: str, health: Health, metrics: Metrics) -> Asyn
         yield f"{bound[0]}:{bound[1]}"
     finally:
         await runner.cleanup()
+
+
+async def _take_report(request: web.Request, checkpoints: Checkpoints) -> web.Response:
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        return web.Response(status=401, text="send the token of the pod as a bearer token")
+    try:
+        report = msgspec.json.decode(await request.read() or b"{}", type=Report)
+        counts = await checkpoints.report(token.strip(), report.saved_at)
+    except msgspec.DecodeError as error:
+        return web.Response(status=400, text=f'expected {{"savedAt": seconds since 1970}}: {error}')
+    except Refused as refused:
+        return web.Response(status=refused.status, text=str(refused))
+    except (ApiError, UserError, aiohttp.ClientError) as error:
+        return web.Response(status=503, text=f"the API server does not take it: {error}")
+    return web.json_response({"lastCheckpoint": counts})
 
 
 def parse_address(listen: str) -> tuple[str, int]:

@@ -102,13 +102,7 @@ class Evictor:
         queue = self._world.cluster_queue_of(found) if found else None
         if queue is None:
             return "/"
-        parts = [name(queue)]
-        above = str(spec(queue).get("cohortName") or spec(queue).get("cohort") or "")
-        while above and above not in parts:
-            parts.append(above)
-            cohort = self._copy.get("Cohort", above)
-            above = str(spec(cohort or {}).get("parentName") or "")
-        return "/" + "/".join(reversed(parts))
+        return "/" + "/".join([*reversed(self._world.cohorts_above(queue)), name(queue)])
 
     def _priorities(self, evict: Evict) -> str:
         parts = []

@@ -15,7 +15,7 @@ from makeway.engine import gang
 from makeway.kinds import pod
 from makeway.kinds.metadata import Object, name, spec, status, terminating
 from makeway.kube import standing, workloads
-from makeway.kube.actions import Action, delete_object, pod_event, pod_status
+from makeway.kube.actions import Action, Chain, delete_object, pod_event, pod_status
 from makeway.kube.pods import notice_s
 from makeway.kube.projection import Projection
 from makeway.kube.world import World
@@ -45,7 +45,7 @@ class GangKeeper:
         if kind == "Pod" and after is not None and _refused(after):
             self._suspects.add(self._projection.workload_of(after)[0])
 
-    def look(self, decisions: Iterable[Decision], now: float) -> list[list[Action]]:
+    def look(self, decisions: Iterable[Decision], now: float) -> list[Chain]:
         """What to stop, after a plan was carried out as far as that was possible."""
         self._suspects |= {d.workload for d in decisions if isinstance(d, Admit | Wait)}
         told = {workload: self._lacks(workload) for workload in self._suspects}
@@ -53,7 +53,7 @@ class GangKeeper:
             if lacking:
                 self._since.setdefault(workload, now)
         self._suspects = {workload for workload, lacking in told.items() if lacking is None}
-        asked: list[list[Action]] = []
+        asked: list[Chain] = []
         for workload, since in list(self._since.items()):
             lacking = self._lacks(workload)
             if lacking is None:
@@ -88,15 +88,15 @@ class GangKeeper:
             f"{asked.running} of the {asked.minimum} pods that it needs at once run, and {missing}"
         )
 
-    def _stop(self, workload: WorkloadId, lacking: str, now: float) -> list[list[Action]]:
+    def _stop(self, workload: WorkloadId, lacking: str, now: float) -> list[Chain]:
         message = f"{lacking} found no node within {PLACED_ANEW_S:.0f} s"
         found = self._world.copy.get("Workload", workload)
         if found is not None:
             if not standing.has_quota(found) or standing.evicted(found):
                 return []
-            return [[workloads.evict(found, BROKEN, message, now)]]
+            return [Chain(actions=[workloads.evict(found, BROKEN, message, now)])]
         return [
-            self._stop_pod(one, message, now)
+            Chain(actions=self._stop_pod(one, message, now))
             for one in self._world.pods_of(workload)
             if spec(one).get("nodeName") and not terminating(one) and not pod.ended(one)
         ]

@@ -68,12 +68,14 @@ class Publisher:
 
     def wait(self, wait: Wait, now: float, *, nominated: bool) -> list[list[Action]]:
         found = self._copy.get("Workload", wait.workload)
+        if found is not None and not self._world.queues_are_ours:
+            return self._wait_pods(wait, now)  # what a Workload says is Kueue's
         if found is None:
             self._deferred.pop(wait.workload, None)
             return [] if nominated else self._wait_pods(wait, now)
         if standing.has_quota(found) or standing.finished(found):
             self._deferred.pop(wait.workload, None)
-            return self._wait_pods(wait, now)
+            return [*self._wait_for_nodes(found, wait, now), *self._wait_pods(wait, now)]
         if queue_trouble(found, self._world) is not None:
             return []  # a closed queue is told by `workloads.py`
         return [self._publish(found, wait, words.waiting(wait.reason), now)]
@@ -107,6 +109,15 @@ class Publisher:
         if not looked_at:
             return [patch_status("Workload", found, change)]
         return [patch_status("Workload", found, change, event)]
+
+    def _wait_for_nodes(self, found: Object, wait: Wait, now: float) -> list[list[Action]]:
+        """Quota is reserved and the checks are ready: what is missing stands where Admitted is not yet True."""
+        if standing.admitted(found) or standing.finished(found) or standing.evicted(found):
+            return []
+        message = words.waiting(wait.reason)
+        change = standing.wait_for_nodes(found, wait.reason.kueue, message, now)
+        event = workload_event(found, wait.reason.kueue, message, warning=True)
+        return [[patch_status("Workload", found, change, event)]] if change else []
 
     def _remind(self, at: float) -> None:
         self.later = at if self.later is None else min(self.later, at)

@@ -138,6 +138,10 @@ def _troubles(queue: Json, world: World) -> Iterable[tuple[str, str]]:
         topology = spec(world.flavor(flavor) or {}).get("topologyName")
         if topology and world.copy.get("Topology", topology) is None:
             yield "TopologyNotFound", f'there is no Topology "{topology}" for TAS flavor "{flavor}"'
+    above = world.cohorts_above(queue)
+    if above and above[-1] in above[:-1]:
+        circle = " -> ".join(above[above.index(above[-1]) :])
+        yield "CohortCycle", f"its cohorts run in a circle ({circle}): change one's spec.parentName"
 
 
 def _check_names(queue: Json) -> list[str]:

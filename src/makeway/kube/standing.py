@@ -113,6 +113,13 @@ def admit(workload: Json, now: float) -> Object:
     return changed.patch()
 
 
+def wait_for_nodes(workload: Json, reason: str, message: str, now: float) -> Object:
+    """The quota is kept and the checks are ready; it is admitted when it has its nodes."""
+    changed = Conditions(workload, now)
+    changed.set(ADMITTED, False, reason, message)
+    return changed.patch()
+
+
 def wait(
     workload: Json, reason: str, message: str, pod_sets: Sequence[PodSet], now: float
 ) -> Object:

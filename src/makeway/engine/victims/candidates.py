@@ -7,15 +7,16 @@ its nominal quota is safe from other queues, whatever the priorities.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Literal
 
 from makeway.engine.ledger import Held, Ledger
 from makeway.engine.ordering import queue_timestamp
 from makeway.engine.policy import Policy
 from makeway.engine.quota import FlavorResource, QuotaNode, Usage
+from makeway.engine.victims.search import STEP_MS
 from makeway.model.queue import PreemptionPolicy
-from makeway.model.workload import Workload
+from makeway.model.workload import Workload, WorkloadId
 
 Variant = Literal[
     "within-queue",
@@ -36,6 +37,11 @@ RULE_OF: dict[Variant, Rule] = {
 }
 
 
+def rule_named(name: str) -> Rule | None:
+    """One of the queues' rules; None: it is not theirs."""
+    return next((rule for rule in RULE_OF.values() if rule == name), None)
+
+
 class Request:
     """Who wants in, where, with how much, and which part of it is short."""
 
@@ -46,6 +52,7 @@ class Request:
         "places",
         "policy",
         "preemption",
+        "price",
         "queue",
         "usable",
         "usage",
@@ -64,7 +71,8 @@ class Request:
         now: float,
         usable: Callable[[str], bool] | None = None,
         places: Callable[[], bool] | None = None,
-        excluded: Container[object] = (),
+        excluded: Collection[WorkloadId] = (),
+        price: Callable[[WorkloadId], int] | None = None,
     ) -> None:
         self.workload = workload
         self.queue = queue
@@ -78,6 +86,8 @@ class Request:
         # Would the pods find nodes, with the ledger as it is now? None where quota alone decides.
         self.places = places
         self.excluded = excluded  # workloads that are not to be asked
+        # What evicting one would cost; None: nobody asks, and the youngest of the lowest priority falls first.
+        self.price = price
 
 
 class Candidate:
@@ -265,7 +275,23 @@ def fair_candidates(ledger: Ledger, request: Request) -> dict[QuotaNode, list[Ca
             if node is not queue and node.is_borrowing(request.need)
         ]
     found = {
-        source.node: [c for leaving in (True, False) for c in source.candidates(leaving=leaving)]
+        source.node: [
+            c
+            for leaving in (True, False)
+            for c in _cheapest_first(source.candidates(leaving=leaving), request)
+        ]
         for source in sources
     }
     return {node: candidates for node, candidates in found.items() if candidates}
+
+
+def _cheapest_first(candidates: Iterable[Candidate], request: Request) -> Iterable[Candidate]:
+    """Shares pick the queue; inside it the least loss of the lowest priority falls, where loss counts."""
+    price = request.price
+    if price is None:
+        return candidates
+    band_of = request.policy.band_of
+    return sorted(
+        candidates,
+        key=lambda c: (band_of(c.held.workload.priority), price(c.held.id) // STEP_MS, c.held.key),
+    )

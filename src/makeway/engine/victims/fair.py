@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from makeway.engine.fairness import Share, almost_lowest_common, is_borrowing, share
-from makeway.engine.ledger import Held, Ledger
+from makeway.engine.ledger import Ledger
 from makeway.engine.ordering import CandidateKey, candidate_key
 from makeway.engine.policy import Strategy
 from makeway.engine.quota import QuotaNode
@@ -24,6 +24,47 @@ def choose(ledger: Ledger, request: Request) -> list[Victim]:
         return []
     with ledger.what_if():
         return _Search(ledger, request).run(candidates)
+
+
+def is_entitled(ledger: Ledger, request: Request) -> bool:
+    """Quota that one owns is reclaimed without comparing shares. Asked with the request counted as if it ran."""
+    return request.policy.fair_preempts_within_nominal and ledger.queue(
+        request.queue
+    ).is_within_nominal(request.need)
+
+
+def may_fall(ledger: Ledger, request: Request, candidate: Candidate) -> bool:
+    """One victim at its turn, with the request counted as if it ran: would taking it even shares out?"""
+    queue = ledger.queue(request.queue)
+    if candidate.node is queue:
+        return True
+    if not is_borrowing(candidate.node):
+        return False
+    if is_entitled(ledger, request):
+        return True
+    mine, theirs = almost_lowest_common(queue, candidate.node)
+    mine_new, theirs_old = share(mine), share(theirs)
+    if mine_new.endless and not theirs_old.endless:
+        return False
+    return any(
+        strategy_allows(ledger, strategy, mine_new, theirs_old, theirs, candidate)
+        for strategy in request.policy.fair_strategies
+    )
+
+
+def strategy_allows(
+    ledger: Ledger,
+    strategy: Strategy,
+    mine_new: Share,
+    theirs_old: Share,
+    theirs: QuotaNode,
+    candidate: Candidate,
+) -> bool:
+    if strategy == "LessThanInitialShare":
+        return mine_new < theirs_old
+    with ledger.what_if():
+        ledger.release(candidate.held.id)
+        return mine_new <= share(theirs)
 
 
 class _Search:
@@ -50,10 +91,7 @@ class _Search:
     ) -> tuple[bool, list[Candidate]]:
         request = self.request
         strategy = request.policy.fair_strategies[0]
-        # Quota that one owns is reclaimed without comparing shares.
-        entitled = request.policy.fair_preempts_within_nominal and self.queue.is_within_nominal(
-            request.need
-        )
+        entitled = is_entitled(self.ledger, request)
         retry: list[Candidate] = []
         tournament = _Tournament(request, self.queue, candidates)
         for target in tournament:
@@ -77,28 +115,11 @@ class _Search:
             return False
         while tournament.has(target):
             candidate = tournament.pop(target)
-            if self._allowed(strategy, mine_new, theirs_old, theirs, candidate):
+            if strategy_allows(self.ledger, strategy, mine_new, theirs_old, theirs, candidate):
                 # Whether or not it fits now, shares have moved: the next queue is picked anew.
                 return self._take(candidate, "InCohortFairSharing")
             retry.append(candidate)
         return False
-
-    def _allowed(
-        self,
-        strategy: Strategy,
-        mine_new: Share,
-        theirs_old: Share,
-        theirs: QuotaNode,
-        candidate: Candidate,
-    ) -> bool:
-        if strategy == "LessThanInitialShare":
-            return mine_new < theirs_old
-        return mine_new <= self._share_without(theirs, candidate.held)
-
-    def _share_without(self, node: QuotaNode, held: Held) -> Share:
-        with self.ledger.what_if():
-            self.ledger.release(held.id)
-            return share(node)
 
     def _second_pass(self, retry: list[Candidate], strategy: Strategy) -> bool:
         """At most one more victim from each queue, by the second strategy."""
@@ -108,8 +129,13 @@ class _Search:
         tournament = _Tournament(self.request, self.queue, by_queue)
         for target in tournament:
             mine, theirs = almost_lowest_common(self.queue, target)
-            holds = self._allowed(
-                strategy, share(mine), share(theirs), theirs, tournament.first(target)
+            holds = strategy_allows(
+                self.ledger,
+                strategy,
+                share(mine),
+                share(theirs),
+                theirs,
+                tournament.first(target),
             )
             candidate = tournament.pop(target)
             if holds and self._take(candidate, "InCohortFairSharing"):

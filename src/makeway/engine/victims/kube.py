@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -18,14 +19,22 @@ from makeway.engine.filters import UNRESOLVABLE, neighbour_mask, room_verdicts, 
 from makeway.engine.nodes import NodeTable
 from makeway.engine.placement import Demand, Placer
 from makeway.engine.victims.least_loss import Legal, Victims
-from makeway.engine.victims.roster import Candidate, Roster
+from makeway.engine.victims.roster import Roster
 from makeway.model.node import Node
 from makeway.model.reason import NodeVerdict
-from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape
+from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape, WorkloadId
 
 _OFFSET = 2**31  # makes more victims worse, also for negative priorities
 NO_VICTIMS = "No preemption victims found for incoming pod"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
+
+
+class _Piece(NamedTuple):
+    """Pods of one node that are put back together, or fall together as this unit."""
+
+    unit: int
+    pods: tuple[Pod, ...]
+    importance: tuple[object, ...]
 
 
 class _Option(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +52,9 @@ def find(
     legal: Legal,
     budgets: Mapping[str, Budget],
     now: float,
+    surplus: Mapping[WorkloadId, int] | None = None,
 ) -> Victims | None:
+    """`surplus`: how many pods each gang can give up before it falls whole."""
     table = placer.table
     on_row: dict[int, list[int]] = {}
     for unit, row in zip(roster.entry_unit.tolist(), roster.entry_row.tolist(), strict=True):
@@ -51,12 +62,12 @@ def find(
         if legal.mask[unit] and alone:
             on_row.setdefault(row, []).append(unit)
     suits = placer.view(demand.shape).suits
-    options = [
-        option
-        for row, units in on_row.items()
-        if suits[row]
-        and (option := _on_node(table, roster, demand.shape, row, units, budgets, now)) is not None
-    ]
+    options = []
+    for row, units in on_row.items():
+        if suits[row]:
+            pieces = _pieces(roster, units, surplus or {}, now)
+            option = _on_node(table, roster, demand.shape, row, pieces, budgets)
+            options += [option] if option is not None else []
     if not options:
         return None
     best = min(options, key=lambda option: _preference(table, roster, option))
@@ -73,38 +84,81 @@ def find(
     )
 
 
+def _pieces(
+    roster: Roster, units: Sequence[int], surplus: Mapping[WorkloadId, int], now: float
+) -> list[_Piece]:
+    """What falls by itself on a node, most important first; a gang's minimum is one piece, and stands before its surplus."""
+    gangs = {roster.candidates[u].workload.id: u for u in units if roster.candidates[u].whole}
+    spare: dict[WorkloadId, list[int]] = {}
+    pieces = []
+    for unit in units:
+        candidate = roster.candidates[unit]
+        if roster.part_of[unit] is not None:
+            spare.setdefault(candidate.workload.id, []).append(unit)
+        elif not candidate.whole:
+            pieces.append(_Piece(unit, candidate.pods, _importance(candidate.pods, now)))
+    for workload, whole in gangs.items():
+        given_up = _least_important(roster, spare.pop(workload, []), surplus.get(workload, 0), now)
+        core = roster.candidates[whole].pods
+        lead = _importance(core, now)
+        singles = [_Piece(u, roster.candidates[u].pods, (*lead, i)) for i, u in given_up]
+        gone = {pod.id for piece in singles for pod in piece.pods}
+        kept = tuple(pod for pod in core if pod.id not in gone)
+        pieces += [_Piece(whole, kept, lead), *singles]
+    for workload, parts in spare.items():  # the rest of the gang is elsewhere
+        for _, unit in _least_important(roster, parts, surplus.get(workload, 0), now):
+            pods = roster.candidates[unit].pods
+            pieces.append(_Piece(unit, pods, _importance(pods, now)))
+    return sorted(pieces, key=lambda piece: piece.importance)
+
+
+def _least_important(
+    roster: Roster, units: Sequence[int], count: int, now: float
+) -> list[tuple[int, int]]:
+    """The last `count` of these, each with its place in the order."""
+    order = sorted(units, key=lambda unit: _importance(roster.candidates[unit].pods, now))
+    return list(enumerate(order))[max(0, len(order) - count) :]
+
+
 def _on_node(
     table: NodeTable,
     roster: Roster,
     shape: PodShape,
     row: int,
-    units: Sequence[int],
+    pieces: Sequence[_Piece],
     budgets: Mapping[str, Budget],
-    now: float,
 ) -> _Option | None:
-    order = sorted(units, key=lambda unit: _importance(roster.candidates[unit], now))
-    violating = _violating(roster, order, budgets)
+    violating = _violating(roster, pieces, budgets)
+    fallen: dict[WorkloadId, None] = {}  # gangs that lost their minimum: the rest goes with it
+    victims: list[_Piece] = []
     with table.what_if():
-        for unit in order:
-            for pod in roster.candidates[unit].pods:
+        for piece in pieces:
+            for pod in piece.pods:
                 table.lift(pod, row)
         if not _fits(table, shape, row):
             return None
-        victims: list[int] = []
-        violations = 0
-        for unit in [u for u in order if u in violating] + [u for u in order if u not in violating]:
-            with_it = roster.candidates[unit].pods
-            for pod in with_it:
+        for piece in [p for p in pieces if p.unit in violating] + [
+            p for p in pieces if p.unit not in violating
+        ]:
+            candidate = roster.candidates[piece.unit]
+            if candidate.workload.id in fallen and not candidate.whole:
+                continue
+            for pod in piece.pods:
                 table.put(pod, row)
             if not _fits(table, shape, row):
-                for pod in with_it:
+                for pod in piece.pods:
                     table.lift(pod, row)
-                victims.append(unit)
-                violations += unit in violating
+                victims.append(piece)
+                if candidate.whole:
+                    fallen[candidate.workload.id] = None
     if not victims:
         return None
-    victims.sort(key=lambda unit: _importance(roster.candidates[unit], now))
-    return _Option(row=row, victims=tuple(victims), violations=violations)
+    victims.sort(key=lambda piece: piece.importance)
+    return _Option(
+        row=row,
+        victims=tuple(piece.unit for piece in victims),
+        violations=sum(1 for piece in victims if piece.unit in violating),
+    )
 
 
 def _fits(table: NodeTable, shape: PodShape, row: int) -> bool:
@@ -114,24 +168,31 @@ def _fits(table: NodeTable, shape: PodShape, row: int) -> bool:
     return mask is None or bool(mask[row])
 
 
-def _importance(candidate: Candidate, now: float) -> tuple[int, float, str]:
+def _importance(pods: Sequence[Pod], now: float) -> tuple[int, float, str]:
     """Most important first: higher priority, then the earlier start; not started counts as now."""
-    pod = candidate.pods[0]
+    pod = pods[0]
     started = pod.started_at if pod.started_at is not None else now
     return (-pod.priority, started, pod.id)
 
 
-def _violating(roster: Roster, order: Sequence[int], budgets: Mapping[str, Budget]) -> set[int]:
+def _violating(roster: Roster, pieces: Sequence[_Piece], budgets: Mapping[str, Budget]) -> set[int]:
     """Walking from the most important, those that overdraw a budget: the important ones use it up first."""
     left = {budget.id: budget.allowed for budget in budgets.values()}
-    violating: set[int] = set()
-    for unit in order:
-        for budget in roster.candidates[unit].budgets:
+    violating: set[WorkloadId | int] = set()
+    for piece in pieces:
+        for budget in roster.candidates[piece.unit].budgets:
             left[budget] -= 1
             if left[budget] < 0:
-                violating.add(unit)
+                violating.add(_together(roster, piece))
                 break
-    return violating
+    return {piece.unit for piece in pieces if _together(roster, piece) in violating}
+
+
+def _together(roster: Roster, piece: _Piece) -> WorkloadId | int:
+    """The pieces of one gang are asked in one go, so that its minimum stays before its surplus."""
+    candidate = roster.candidates[piece.unit]
+    gang = candidate.whole or roster.part_of[piece.unit] is not None
+    return candidate.workload.id if gang else piece.unit
 
 
 def _preference(

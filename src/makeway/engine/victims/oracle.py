@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +24,9 @@ from makeway.model.workload import Placed, WorkloadId
 
 class QuotaTest(Protocol):
     """The quota half: asked with the workloads that would be gone whole."""
+
+    def once_they_are_gone(self) -> AbstractContextManager[None]:
+        """As it will be when everybody who was told to stop has left."""
 
     def fits(self, gone: frozenset[WorkloadId]) -> bool: ...
 

@@ -2,16 +2,26 @@
 
 A set is legal if in some order each victim passes its rule at its turn: who belongs to another queue may be taken only while
 that queue (and every cohort on the way) uses more than it owns. Taking the small ones first keeps a borrower borrowing longest,
-so that one order is tried. Units that may be reclaimed only without borrowing ask for a request within nominal quota.
+so that one order is tried. Units that may be reclaimed only without borrowing ask for a request within nominal quota. Under
+fair sharing the shares are compared anew at every turn instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 
 from makeway.engine.ledger import Ledger
-from makeway.engine.victims.candidates import RULE_OF, Candidate, Request, legal_candidates
+from makeway.engine.victims import fair
+from makeway.engine.victims.candidates import (
+    RULE_OF,
+    Candidate,
+    Request,
+    fair_candidates,
+    legal_candidates,
+)
 from makeway.engine.victims.least_loss import PRIORITY
 from makeway.engine.victims.spare import fits
 from makeway.model.workload import WorkloadId
@@ -20,20 +30,47 @@ from makeway.model.workload import WorkloadId
 class QuotaRoom:
     """For one request, on the ledger as it stands (inside somebody's what-if)."""
 
-    def __init__(self, ledger: Ledger, request: Request) -> None:
+    def __init__(
+        self, ledger: Ledger, request: Request, release_leaving: Callable[[], object]
+    ) -> None:
         self.ledger = ledger
         self.request = request
+        self._release_leaving = release_leaving
+
+    @contextmanager
+    def once_they_are_gone(self) -> Iterator[None]:
+        with self.ledger.what_if():
+            self._release_leaving()
+            yield
 
     @cached_property
     def candidates(self) -> dict[WorkloadId, Candidate]:
         """Looked for when somebody has to fall: most requests find free room and never ask."""
-        found = legal_candidates(self.ledger, self.request)
+        found: Iterable[Candidate] = legal_candidates(self.ledger, self.request)
+        if self._fair:
+            found = chain.from_iterable(fair_candidates(self.ledger, self.request).values())
         return {candidate.held.id: candidate for candidate in found}
+
+    @property
+    def _fair(self) -> bool:
+        return self.request.policy.fair_sharing
 
     def rule(self, workload: WorkloadId) -> str:
         """By which a victim falls: of the queues where they are between the two, else pod priority."""
         candidate = self.candidates.get(workload)
-        return RULE_OF[candidate.variant] if candidate is not None else PRIORITY
+        if candidate is None:
+            return PRIORITY
+        if not self._fair or candidate.variant == "within-queue":
+            return RULE_OF[candidate.variant]
+        with self._as_if_it_ran():
+            entitled = fair.is_entitled(self.ledger, self.request)
+        return RULE_OF["hierarchical-reclaim" if entitled else "fair-sharing"]
+
+    @contextmanager
+    def _as_if_it_ran(self) -> Iterator[None]:
+        with self.ledger.what_if():
+            self.ledger.add_usage(self.request.queue, self.request.usage)
+            yield
 
     def fits(self, gone: frozenset[WorkloadId]) -> bool:
         with self.ledger.what_if():
@@ -43,6 +80,9 @@ class QuotaRoom:
 
     def legal(self, gone: frozenset[WorkloadId]) -> bool:
         mine = [self.candidates[workload] for workload in gone if workload in self.candidates]
+        if self._fair:
+            with self._as_if_it_ran():
+                return self._each_at_its_turn(mine)
         with self.ledger.what_if():
             if not self._each_at_its_turn(mine):
                 return False
@@ -52,7 +92,7 @@ class QuotaRoom:
 
     def _each_at_its_turn(self, candidates: list[Candidate]) -> bool:
         for candidate in sorted(candidates, key=self._size):
-            if candidate.variant != "within-queue" and not self._still_borrows(candidate):
+            if not self._may_fall(candidate):
                 return False
             self.ledger.release(candidate.held.id)
         return True
@@ -62,6 +102,11 @@ class QuotaRoom:
             amount for fr, amount in candidate.held.usage.items() if fr in self.request.need
         )
         return needed, candidate.held.id
+
+    def _may_fall(self, candidate: Candidate) -> bool:
+        if self._fair:
+            return fair.may_fall(self.ledger, self.request, candidate)
+        return candidate.variant == "within-queue" or self._still_borrows(candidate)
 
     def _still_borrows(self, candidate: Candidate) -> bool:
         if candidate.node.is_within_nominal(self.request.need):

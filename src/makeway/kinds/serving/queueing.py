@@ -11,19 +11,21 @@ import msgspec
 
 from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kinds.gated import GATED_KINDS
+from makeway.kinds.metadata import (
+    GROUP_NAME,
+    GROUP_TOTAL,
+    MANAGED,
+    MAX_EXEC_TIME,
+    MIN_PARALLELISM,
+    PRIORITY_CLASS,
+    QUEUE_NAME,
+    ROLE_HASH,
+    SUSPENDING_PARENT,
+)
 from makeway.kinds.serving.kind import Context
 from makeway.kinds.serving.names import subdomain_problems
 from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required, webhook_denied
 
-QUEUE_NAME = "kueue.x-k8s.io/queue-name"
-PRIORITY_CLASS = "kueue.x-k8s.io/priority-class"
-MAX_EXEC_TIME = "kueue.x-k8s.io/max-exec-time-seconds"
-MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
-GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
-GROUP_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
-ROLE_HASH = "kueue.x-k8s.io/role-hash"
-MANAGED = "kueue.x-k8s.io/managed"
-SUSPENDING_PARENT = "kueue.x-k8s.io/pod-suspending-parent"
 GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 DEFAULT_QUEUE = "default"
 _UNMANAGED_NAMESPACES = ("kube-system", "kueue-system")

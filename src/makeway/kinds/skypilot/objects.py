@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from makeway.kinds.metadata import GROUP_NAME, GROUP_TOTAL, QUEUE_NAME, RETRIABLE_IN_GROUP
 from makeway.kinds.skypilot.accelerators import Place
 from makeway.kinds.skypilot.task import Task, gpus_rounded_up
 
@@ -20,10 +21,6 @@ Object = dict[str, Any]
 CLUSTER = "makeway.dev/cluster"
 MANAGED_ID = "makeway.dev/job-id"
 REQUESTED = "makeway.dev/requested"
-QUEUE_NAME = "kueue.x-k8s.io/queue-name"
-GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
-GROUP_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
-RETRIABLE = "kueue.x-k8s.io/retriable-in-group"
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 # Not run on one machine; a cluster needs one, and this has a shell and Python.
 DEFAULT_IMAGE = "python:3.12"
@@ -64,7 +61,7 @@ def _cluster_pod(task: Task, launch: Launch, rank: int, task_id: str) -> Object:
     annotations = {**task.annotations, REQUESTED: task.requested}
     if QUEUE_NAME in task.labels:
         labels[GROUP_NAME] = launch.cluster
-        annotations |= {GROUP_TOTAL: str(task.num_nodes), RETRIABLE: "false"}
+        annotations |= {GROUP_TOTAL: str(task.num_nodes), RETRIABLE_IN_GROUP: "false"}
     elif task.num_nodes > 1:
         # Without a queue it is still all or nothing.
         labels["pod-group.scheduling.sigs.k8s.io/name"] = launch.cluster

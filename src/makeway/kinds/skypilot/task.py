@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from makeway.errors import UserError
+from makeway.kinds.metadata import QUEUE_NAME
 from makeway.kinds.skypilot.accelerators import Accelerators, read_accelerators
 
 Json = dict[str, Any]
@@ -371,7 +372,7 @@ class _Reader:
             "local_queue_name"
         )
         if queue:
-            labels["kueue.x-k8s.io/queue-name"] = str(queue)
+            labels[QUEUE_NAME] = str(queue)
         return (
             labels,
             self._texts(custom.get("annotations"), f"{path}.annotations"),
