@@ -306,3 +306,13 @@ def test_who_evicts_nobody_is_promised_leftovers_here_and_nothing_by_kube_schedu
 
     assert h.preempted == ["low"]
     assert ("default/small" in h.state.holds) is promised
+
+
+def test_a_gang_of_which_some_would_fit_is_told_what_the_rest_lacks(h: Harness) -> None:
+    h.nodes(2, cpus=4)
+    h.submit("train", pods=3, cpus=3, priority=10)
+
+    h.cycle()
+
+    (wait,) = h.last.waits
+    assert [(v.count, v.cause) for v in wait.reason.verdicts] == [(2, "Insufficient cpu")]

@@ -366,6 +366,7 @@ def jobs_queue(home: HomeOption = None, as_json: JsonOption = False) -> None:
 @jobs_app.command("cancel")
 def jobs_cancel(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids or names.")] = None,
+    name: Annotated[str | None, typer.Option("-n", "--name", help="The job of this name.")] = None,
     everything: Annotated[bool, typer.Option("-a", "--all", help="All of them.")] = False,
     yes: YesOption = False,
     home: HomeOption = None,
@@ -374,7 +375,8 @@ def jobs_cancel(
     """Cancel managed jobs."""
     from makeway.cli import jobs as command
 
-    command.cancel(home, ids or [], everything=everything)
+    named = [name] if name else []
+    command.cancel(home, [*(ids or []), *named], everything=everything)
 
 
 @jobs_app.command("logs")

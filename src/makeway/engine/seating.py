@@ -802,8 +802,10 @@ class Seating:
             known = self._verdicts[key] = self._explain_shape(workload, shape)
         if shortfall.demand.count == 1:
             return known
+        verdicts = known.verdicts or self._refusals_beyond(workload, shortfall)
         return msgspec.structs.replace(
             known,
+            verdicts=verdicts,
             shortages=(
                 Shortage(
                     resource="pods",
@@ -814,6 +816,16 @@ class Seating:
                 ),
             ),
         )
+
+    def _refusals_beyond(self, workload: Workload, shortfall: Shortfall) -> tuple[NodeVerdict, ...]:
+        """One of them would fit anywhere: what stops the next when as many as fit are in place."""
+        demand = msgspec.structs.replace(shortfall.demand, count=shortfall.placed)
+        with self.table.what_if(), self._as_seen_by(workload):
+            if demand.count:
+                found = self.placer.place([demand])
+                if not isinstance(found, Shortfall):
+                    self.take_rooms(demand.shape, found)
+            return filters.verdicts(self.table, demand.shape)
 
     def _refusals(self, shape: PodShape) -> tuple[NodeVerdict, ...]:
         """Worked out once a cycle for each shape."""
