@@ -70,8 +70,9 @@ class NotReadyError(Exception):
 class ControlPlane:
     """The running processes and where to reach them. `start` is the way to make one."""
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    def __init__(self, folder: Path, programs: Path, without_admission: str = "") -> None:
         self.folder = folder
+        self._without_admission = without_admission
         self.audit_log = folder / "audit.log"
         self.port = free_port()
         self._etcd_ports = (free_port(), free_port())
@@ -85,10 +86,16 @@ class ControlPlane:
     @classmethod
     @contextlib.contextmanager
     def start(
-        cls, *, controllers: bool = True, scheduler: bool = False, folder: Path | None = None
+        cls,
+        *,
+        controllers: bool = True,
+        scheduler: bool = False,
+        folder: Path | None = None,
+        without_admission: str = "",
     ) -> Iterator[ControlPlane]:
+        """`without_admission` names admission plugins, with commas between them, that the API server is to leave out."""
         scratch = folder or Path(tempfile.mkdtemp(prefix="makeway-cluster-"))
-        plane = cls(scratch, binaries(tell_on_terminal))
+        plane = cls(scratch, binaries(tell_on_terminal), without_admission)
         plane._watch_over()
         try:
             plane.start_api()
@@ -179,6 +186,7 @@ class ControlPlane:
             f"--audit-policy-file={self.folder / 'audit-policy.json'}",
             f"--audit-log-path={self.audit_log}",
             "--allow-privileged=true",
+            f"--disable-admission-plugins={self._without_admission}",
         )
         self._await("kube-apiserver", f"{self.server}/readyz")
 

@@ -13,13 +13,21 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests.e2e.backends import BACKEND, WITHOUT_ADMISSION
+from tests.e2e.harness import chosen_backend
 from tests.golden.recording import Situation, find
 from tests.golden.running import Report, run
+
+# The recorded API server gave pods no account and no token.
+UNRECORDED_ADMISSION = "ServiceAccount"
 
 
 def main() -> int:
     args = _arguments()
-    situations = [s for s in find(args.dir) if args.k in s.name]
+    situations = [s for s in find(args.dir) if args.k in s.name and (s.tagged or not args.tagged)]
+    # Read by the processes that run the situations.
+    os.environ[BACKEND] = args.backend
+    os.environ[WITHOUT_ADMISSION] = UNRECORDED_ADMISSION
     if not situations:
         print(f"golden: no situations under {args.dir}", file=sys.stderr)
         return 2
@@ -42,6 +50,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="so many at once")
     parser.add_argument("-v", "--verbose", action="store_true", help="show each difference")
     parser.add_argument("--why", action="store_true", help="show each wanted difference and why")
+    parser.add_argument(
+        "--backend",
+        choices=("embedded", "kube"),
+        default=chosen_backend(),
+        help="the embedded API, or a real API server",
+    )
+    parser.add_argument(
+        "--tagged", action="store_true", help="only the third that every run on a cluster replays"
+    )
     parser.add_argument(
         "--promises",
         action="store_true",

@@ -40,7 +40,8 @@ class Leaf(NamedTuple):
 class Comparison:
     """One situation, step by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_cluster: bool = False) -> None:
+        self._on_cluster = on_cluster
         self._uids: dict[str, str] = {}
         self._before: dict[Key, tuple[Any, Any]] = {}
         self._key, self._context = Key("", ""), wanted.Context()
@@ -50,7 +51,7 @@ class Comparison:
 
     def facts(self, step: str, want: Facts, got: Facts) -> list[Outcome]:
         outcomes = []
-        context = wanted.Context(apart=self.apart, want=want)
+        context = wanted.Context(apart=self.apart, want=want, on_cluster=self._on_cluster)
         for key in [*want, *(key for key in got if key not in want)]:
             pair = (want.get(key, ABSENT), got.get(key, ABSENT))
             if self._before.get(key) == pair and key.sort != "command":
@@ -64,7 +65,7 @@ class Comparison:
             self._before.pop(key, None)
 
     def events(self, step: str, want: list[Event], got: list[Event]) -> list[Outcome]:
-        context = wanted.Context(apart=self.apart, told=self._told)
+        context = wanted.Context(apart=self.apart, told=self._told, on_cluster=self._on_cluster)
         outcomes = [
             self._judge(
                 step,

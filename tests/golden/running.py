@@ -73,7 +73,8 @@ async def _expect(situation: Situation, replay: Replay) -> list[Outcome]:
 
 async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:
     gots = [await replay.step(step) for step in situation.steps]
-    recorded, comparison = replay.recorded, Comparison()
+    recorded = replay.recorded
+    comparison = Comparison(on_cluster=replay.box.backend.name == "kube")
     recorded.match_pods(situation, gots)
     outcomes: list[Outcome] = []
     last: Json = {}

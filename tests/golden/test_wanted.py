@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.golden.facts import Key
-from tests.golden.wanted import ABSENT, Context, reason, reasons
+from tests.golden.wanted import ABSENT, ON_CLUSTER, Context, reason, reasons
 
 CONDITION = Key("condition", "Workload team/job-one-<h>", "QuotaReserved")
 NOTHING = Context()
@@ -48,3 +50,28 @@ def test_who_goes_apart_takes_only_its_own_along() -> None:
 def test_every_rule_has_a_reason_of_its_own_and_names_no_situation() -> None:
     assert len(set(reasons())) == len(reasons())
     assert all(text.endswith(".") and "/" not in text for text in reasons())
+
+
+ON_A_CLUSTER = Context(on_cluster=True)
+
+
+def test_on_a_cluster_only_the_name_of_the_scheduler_may_differ() -> None:
+    key = Key("object", "Pod team/one", "spec.schedulerName")
+    assert why(key, "default-scheduler", "makeway", context=ON_A_CLUSTER)
+    assert not why(key, "default-scheduler", "makeway")
+    assert not why(key, "default-scheduler", "another", context=ON_A_CLUSTER)
+
+
+def test_a_refusal_of_a_policy_must_say_the_sentence_of_the_webhook() -> None:
+    key = Key("command", "kubectl apply -f job.yaml 0", "stderr")
+    want = 'Error: admission webhook "mjob.kb.io" denied the request: 3: should be between 0 and 2'
+    got = "The jobs is invalid: : ValidatingAdmissionPolicy 'p' with binding 'p' denied request: 3: should be between 0 and "
+    assert why(key, want, got + "2", context=ON_A_CLUSTER)
+    assert not why(key, want, got + "9", context=ON_A_CLUSTER)
+
+
+def test_what_differs_on_a_cluster_stands_in_the_docs() -> None:
+    docs = " ".join(
+        (Path(__file__).parents[2] / "docs/reference/differences.md").read_text().split()
+    )
+    assert [rule.why for rule in ON_CLUSTER if rule.why not in docs.replace("**", "")] == []

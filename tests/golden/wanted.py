@@ -40,6 +40,7 @@ class Context(NamedTuple):
     )  # owners that went another way here (`namespace/name`), and why
     told: AbstractSet[Event] = frozenset()  # what we said in steps before
     want: Mapping[Key, Any] = MappingProxyType({})  # the recorded facts beside this one
+    on_cluster: bool = False  # replayed on a real API server
 
 
 class Rule(NamedTuple):
@@ -51,7 +52,8 @@ def reason(key: Key, path: str, want: Any, got: Any, context: Context) -> str:
     """Why this difference is wanted, or nothing."""
     if why := _went_apart(key, path, want, got, context):
         return why
-    return next((rule.why for rule in RULES if rule.applies(key, path, want, got, context)), "")
+    rules = (*RULES, *ON_CLUSTER) if context.on_cluster else RULES
+    return next((rule.why for rule in rules if rule.applies(key, path, want, got, context)), "")
 
 
 def same_granular(want: str, got: str) -> bool:
@@ -253,6 +255,55 @@ RULES = (
 )
 
 
+# ---- on a real API server --------------------------------------------------------------------------
+
+
+def _own_scheduler(_key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """On a cluster the pods of queued workloads are placed by us, and nobody else may think they are his."""
+    if not isinstance(want, str) or not isinstance(got, str) or got == ABSENT:
+        return False
+    return want != got and got.replace("makeway", "default-scheduler") == want
+
+
+def _no_role_hash(_key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
+    return got == ABSENT and "kueue.x-k8s.io/role-hash" in f"{path} {want}"
+
+
+def _as_written(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    if key.sort == "object" and key.field.startswith("spec.") and str(want) == str(got):
+        return type(want) is not type(got)
+    if key.about.startswith("ClusterQueue ") and key.field in ("spec.cohortName", "spec.cohort"):
+        return ABSENT in (want, got)
+    lines = re.compile(r"Cohort(?: Name)?: \S+")
+    return key.field == "Spec" and all(x == ABSENT or lines.fullmatch(str(x)) for x in (want, got))
+
+
+def _installed(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    return want == ABSENT and key.sort == "row" and str(got).startswith("makeway-critical ")
+
+
+DENIED = re.compile(r".*(?:denied the request|denied request): ", re.DOTALL)
+
+
+def _refused_by_policy(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """The same sentence, in the name of a policy instead of a webhook."""
+    if key.sort != "command" or not isinstance(want, str) or "denied the request" not in want:
+        return False
+    return DENIED.sub("", want).rstrip('"') == DENIED.sub("", str(got)).rstrip('"')
+
+
+ON_CLUSTER = (
+    Rule("Pods of queued workloads have `schedulerName: makeway`.", _own_scheduler),
+    Rule("Pods of groups carry no `role-hash` annotation.", _no_role_hash),
+    Rule("Older Kueue fields keep their spelling, and amounts stay as written.", _as_written),
+    Rule("The PriorityClass of makeway itself is there.", _installed),
+    Rule(
+        "What a webhook of Kueue refuses is refused by a policy, with the same sentence.",
+        _refused_by_policy,
+    ),
+)
+
+
 def reasons() -> list[str]:
     """All of them, as the docs list them."""
-    return [WAITS_FOR_NODES, CLASS_COMES_LATER, *(rule.why for rule in RULES)]
+    return [WAITS_FOR_NODES, CLASS_COMES_LATER, *(rule.why for rule in (*RULES, *ON_CLUSTER))]

@@ -52,6 +52,12 @@ PLACES: Final = {
     "MutatingAdmissionPolicyBinding": Resource(
         "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings", False
     ),
+    "ValidatingAdmissionPolicy": Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", False
+    ),
+    "ValidatingAdmissionPolicyBinding": Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", False
+    ),
     "CustomResourceDefinition": DEFINITIONS,
 }
 

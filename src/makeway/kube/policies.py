@@ -20,6 +20,7 @@ from makeway.kinds.metadata import (
     SUSPENDING_PARENT,
     WORKLOAD,
 )
+from makeway.kube.validation import validating_binding, validating_policies
 
 Object = dict[str, Any]
 Resources = tuple[tuple[str, str], ...]  # group and plural of each
@@ -77,14 +78,20 @@ def policies(namespace: str) -> list[Object]:
         _place_pods(),
         _give_notice(),
     ):
-        spec = made["spec"]
-        spec["matchConstraints"]["namespaceSelector"] = {
-            "matchExpressions": [
-                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded}
-            ]
-        }
-        found += [made, _binding(made)]
+        found += [_outside(made, excluded), _binding(made)]
+    for made in validating_policies():
+        found += [_outside(made, excluded), validating_binding(made)]
     return found
+
+
+def _outside(policy: Object, namespaces: list[str]) -> Object:
+    """Everywhere but there."""
+    policy["spec"]["matchConstraints"]["namespaceSelector"] = {
+        "matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": namespaces}
+        ]
+    }
+    return policy
 
 
 def _default_queue(name: str, resources: Resources, then: str) -> Object:
