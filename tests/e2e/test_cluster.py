@@ -21,11 +21,12 @@ import pytest
 from tools.control_plane import free_port
 
 from makeway.client import ApiError, Client, from_kubeconfig
-from makeway.client.resource import LEASES, PODS, SERVICE_ACCOUNTS
-from makeway.control.clock import SystemClock, parse_timestamp
+from makeway.client.resource import LEASES, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
 from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAMESPACE, Options
+from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
 from makeway.kube.resources import RESOURCES
 from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
@@ -597,6 +598,61 @@ async def say_saved(one: Process, token: Path) -> str:
     )
     said, _ = await process.communicate()
     return said.decode().strip()
+
+
+async def test_while_kueue_runs_only_nodes_are_ours_and_when_it_is_gone_all_is() -> None:
+    async with kube_backend() as world, Client(from_kubeconfig(world.kubeconfig)) as admin:
+        nodes = asyncio.create_task(world._pretend())
+        kueue = asyncio.create_task(pretend_kueue(admin))
+        try:
+            await eventually(lambda: kueue_runs(admin, SystemClock()), 10, "Kueue renews its lease")
+            async with replica(world, "one") as one:
+                await eventually(one.leads, 20, "it leads")
+                assert "\nmakeway_beside_kueue 1\n" in (await one.get("/metrics"))[1]
+                assert "Kueue runs on this cluster" in logs(world, "one")
+                await kubectl(world, NODE + "---" + QUEUE)
+                await kubectl(world, job("queued"))
+                await kubectl(world, pod("unqueued").replace('"spec": {', SCHEDULED_BY_US))
+                await eventually(lambda: count_running(admin, 1), 20, "what has no queue is placed")
+                # Time enough to do what it must not do.
+                await asyncio.sleep(2)
+                assert await admin.list(RESOURCES["Workload"]) == []
+                queue = await admin.get(RESOURCES["ClusterQueue"], "lab")
+                assert "status" not in queue
+                assert "finalizers" not in queue["metadata"]
+
+                kueue.cancel()
+
+                await eventually(lambda: count_running(admin, 2), 45, "the queued job runs")
+                assert "\nmakeway_beside_kueue 0\n" in (await one.get("/metrics"))[1]
+        finally:
+            kueue.cancel()
+            nodes.cancel()
+            await kubectl_delete(world, "namespace", KUEUE_NAMESPACE)
+
+
+SCHEDULED_BY_US = '"spec": {"schedulerName": "makeway", '
+
+
+async def pretend_kueue(admin: Client) -> None:
+    """All that Kueue is to others: a lease that is renewed."""
+    with contextlib.suppress(ApiError):
+        await admin.create(NAMESPACES, {"metadata": {"name": KUEUE_NAMESPACE}})
+    lease: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": KUEUE_LEASE, "namespace": KUEUE_NAMESPACE},
+    }
+    while True:
+        lease["spec"] = {
+            "holderIdentity": "kueue",
+            "leaseDurationSeconds": 5,
+            "renewTime": micro_timestamp(time.time()),
+        }
+        await admin.patch(
+            LEASES, KUEUE_LEASE, lease, KUEUE_NAMESPACE, kind="apply", field_manager="kueue"
+        )
+        await asyncio.sleep(1)
 
 
 async def test_a_leader_that_is_told_to_stop_hands_over_at_once() -> None:

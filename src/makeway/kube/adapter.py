@@ -58,15 +58,18 @@ MOST_REFUSALS: Final = 10_000
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 10.0
 QUEUES: Final = ("ClusterQueue", "LocalQueue")
+NOT_QUEUED: Final = frozenset({"Preemption", *POD_GROUPS})  # ours also where Kueue runs
 MOST_IN_A_PASS: Final = 256  # so that decisions do not wait for a flood of steps
 
 Task = tuple[str, str]  # what to reconcile: kind of reconcile, key
 
 
 class KubeCluster:
-    def __init__(self, client: Client, config: Configuration, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, config: Configuration, clock: Clock, *, queues_are_ours: bool = True
+    ) -> None:
         self.copy = LocalCopy()
-        self.world = World(self.copy, config)
+        self.world = World(self.copy, config, queues_are_ours=queues_are_ours)
         names = frozenset(config.makeway.scheduler_names)
         self.projection = Projection(self.world, lambda scheduler: not names or scheduler in names)
         self.writer = Writer(client, self.copy, clock)
@@ -306,6 +309,8 @@ class KubeCluster:
             return Steps()
 
     def _reconcile(self, what: str, key_: str, now: float) -> Steps:
+        if not self.world.queues_are_ours and what not in NOT_QUEUED:
+            return Steps()
         if what == "Group":
             space, group = key_.split("/", 1)
             return pods.reconcile_group(space, group, self.world, now)
@@ -463,12 +468,13 @@ async def run_scheduler(
     clock: Clock,
     ready: asyncio.Event,
     *,
+    queues_are_ours: bool = True,
     on_cycle: OnCycle | None = None,
     record: Path | None = None,
     started: asyncio.Future[Loop] | None = None,
 ) -> None:
     """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
-    cluster = KubeCluster(client, config, clock)
+    cluster = KubeCluster(client, config, clock, queues_are_ours=queues_are_ours)
 
     def watch(state: State, plan: Plan, now: float) -> None:
         cluster.observe(state)

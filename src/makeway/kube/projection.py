@@ -369,11 +369,19 @@ class Projection:
             gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
             checkpoint=checkpoint(*places),
             pod_priority=self._pod_priority(template),
-            protected=pod.protected(template) or pod.protected(owner or {}),
+            # Whom Kueue admitted it also evicts, by its own rules.
+            protected=not self._world.queues_are_ours
+            or pod.protected(template)
+            or pod.protected(owner or {}),
             placement=self._placement(found),
-            held_back=read.held_back or ("" if standing.has_quota(found) else refused),
+            held_back=read.held_back or self._held_back(found, refused),
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
+
+    def _held_back(self, found: Json, refused: str) -> str:
+        if standing.has_quota(found):
+            return ""
+        return refused if self._world.queues_are_ours else "Kueue has not admitted it"
 
     def _asked(self, found: Json) -> tuple[tuple[PodSet, ...], str]:
         """Its pod sets, and why the API would refuse their pods. Read once: a status that changes does not change them."""

@@ -34,9 +34,13 @@ SYSTEM_NAMESPACES = frozenset({"kube-system", "kueue-system", "makeway-system"})
 
 
 class World:
-    def __init__(self, copy: LocalCopy, config: Configuration) -> None:
+    def __init__(
+        self, copy: LocalCopy, config: Configuration, *, queues_are_ours: bool = True
+    ) -> None:
         self.copy = copy
         self.config = config
+        # False while Kueue runs: it admits, suspends and evicts what is queued; only nodes are ours.
+        self.queues_are_ours = queues_are_ours
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
         self._classes: composing.Classes | None = None  # read anew when one changes
         copy.listen(self._note)
