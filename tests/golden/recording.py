@@ -52,8 +52,8 @@ TAGGED = frozenset(
         "kueue/17-finish-and-delete",
         "kueue/21-seed-002-skypilot-pods",
         "kueue/24-slow-termination",
-        "kueue/26-jobset-two-podsets",
-        "kube-scheduler/06-grace-period",
+        "kueue/08b-strict-fifo",
+        "kube-scheduler/01-cheapest-node",
         "kube-scheduler/08c-seed-003-verbatim",
         "kube-scheduler/09-seed-004",
         "kube-scheduler/11-job-victims",
@@ -105,6 +105,11 @@ class Situation(NamedTuple):
     def tagged(self) -> bool:
         """Replayed on a real API server whenever that is tested."""
         return self.name in TAGGED
+
+    @property
+    def needs_an_operator(self) -> bool:
+        """Of kinds that a bare control plane does not serve; the embedded API runs them itself."""
+        return any("JobSet" in file.read_text() for file in self.path.glob("*.yaml"))
 
     @property
     def steps(self) -> tuple[Step, ...]:
