@@ -32,7 +32,7 @@ def decide_both(worlds: int, capsys: pytest.CaptureFixture[str]) -> None:
     reports: list[Report] = []
     with ControlPlane.start(scheduler=True) as plane:
         for first in range(seed, seed + worlds, WORLDS):
-            reports.append(asyncio.run(compare(plane, range(first, first + WORLDS))))
+            reports += [asyncio.run(compare(plane, range(first, first + WORLDS)))]
     print(*(report.summary() for report in reports), sep="\n")
     assert [line for report in reports for line in report.differences] == []
     # A comparison that never preempts or never waits compares nothing.
