@@ -28,7 +28,6 @@ from makeway.engine.queueing import Requeue, shape_of
 from makeway.engine.seating import Seating
 from makeway.engine.serving import LOST, Serving
 from makeway.engine.state import State
-from makeway.engine.victims.loss import Intervals
 from makeway.engine.victims.spare import Victim
 from makeway.model.decision import Admit, Decision, Evict, Plan, Wait
 from makeway.model.queue import QueueName
@@ -63,16 +62,7 @@ class _Cycle:
         self.now = now
         self.policy = policy
         self.ledger = state.ledger
-        self.seating = Seating(
-            state.occupancy,
-            state.workloads,
-            state.holds,
-            state.budgets,
-            now,
-            policy,
-            Intervals(state.workloads.values()).of,
-            state.history,
-        )
+        self.seating = Seating.of(state, now, policy)
         self.joint = Joint(state, self.seating, now, policy)
         self.nominator = Nominator(state, now, policy, None if policy.quota_only else self.joint)
         self.serving = Serving(state, now, policy, self.nominator, self.joint)

@@ -21,17 +21,25 @@ from makeway.engine.occupancy import Occupancy, occupies, waits
 from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.policy import Policy
 from makeway.engine.protection import protection_of
+from makeway.engine.state import State
 from makeway.engine.victims import kube, least_loss
-from makeway.engine.victims.loss import loss_of, notice_of
+from makeway.engine.victims.loss import Intervals, loss_of, notice_of
 from makeway.engine.victims.oracle import QuotaTest
 from makeway.engine.victims.roster import Candidate, Roster, lift
-from makeway.model.decision import Admit, Bind, Decision, Evict, Hold, Wait
+from makeway.model.decision import (
+    PATIENCE,
+    RESERVATION,
+    Admit,
+    Bind,
+    Decision,
+    Evict,
+    Hold,
+    Wait,
+)
 from makeway.model.node import NodeName
 from makeway.model.reason import Holder, Kind, NodeVerdict, Reason, Shortage
 from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
-PATIENCE = "patience"
-RESERVATION = "reservation"
 _WAITING_BY_RULE: dict[str, Kind] = {PATIENCE: "patience", RESERVATION: "reservation"}
 
 Legality = Callable[[Workload, Roster], least_loss.Legal]
@@ -89,6 +97,19 @@ class Seating:
         self._roster: Roster | None = None
         self._refused: dict[PodShape, tuple[NodeVerdict, ...]] = {}
         self._verdicts: dict[tuple[PodShape, int], Reason] = {}
+
+    @classmethod
+    def of(cls, state: State, now: float, policy: Policy) -> Seating:
+        return cls(
+            state.occupancy,
+            state.workloads,
+            state.holds,
+            state.budgets,
+            now,
+            policy,
+            Intervals(state.workloads.values()).of,
+            state.history,
+        )
 
     # --- the cycle's frame ---
 
@@ -383,6 +404,24 @@ class Seating:
         unit = self._whole_unit(workload)
         return 0 if unit is None else unit.loss_ms
 
+    def protection_of(self, workload: WorkloadId) -> str:
+        """Why nobody may evict it, as the end of a sentence; "" if that is so for none of its units."""
+        units = [self.roster.candidates[u] for u in self.roster.by_workload.get(workload, ())]
+        protected = [unit.protected for unit in units if unit.protected]
+        return protected[0] if protected and len(protected) == len(units) else ""
+
+    def guarded_by(self, workload: WorkloadId) -> str:
+        """The disruption budget that its eviction would overdraw, as a sentence."""
+        if not self.policy.budgets_are_hard:
+            return ""
+        for unit in self.roster.by_workload.get(workload, ()):
+            drawn = Counter(self.roster.candidates[unit].budgets)
+            for key, count in sorted(drawn.items()):
+                allowed = self.budgets[key].allowed
+                if count > allowed:
+                    return f"PodDisruptionBudget {key} allows {allowed} disruptions"
+        return ""
+
     def budgets_of(self, workload: WorkloadId) -> tuple[str, ...]:
         unit = self._whole_unit(workload)
         return () if unit is None else unit.budgets
@@ -497,7 +536,7 @@ class Seating:
         """What to do about the pods of this workload that have no node. `quota`: what it holds, where queues say who may fall."""
         ask = self._ask(workload)
         if ask.missing:
-            return [Wait(workload=workload.id, reason=_incomplete(ask))]
+            return [Wait(workload=workload.id, reason=incomplete(ask))]
         decisions: list[Decision] = []
         if ask.core:
             decisions = self._seat_together(workload, ask.core, legality, quota, may_evict=True)
@@ -584,6 +623,8 @@ class Seating:
                 self._take_hold(self.holds[workload.id], -1)
             kept = self.place_some(workload, demands)
         nominations = gang.binds_of(demands, pods, kept)
+        if not nominations:
+            return []  # nothing is free yet
         start = self._room_after_ends(demands, self._ending_by(float("inf")))
         until = (
             start.comes_at
@@ -843,7 +884,7 @@ def _alike(pods: Sequence[Pod]) -> list[list[Pod]]:
     return list(groups.values())
 
 
-def _incomplete(ask: gang.Ask) -> Reason:
+def incomplete(ask: gang.Ask) -> Reason:
     return Reason(
         kind="gang-incomplete",
         shortages=(

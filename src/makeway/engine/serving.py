@@ -21,10 +21,10 @@ from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
-from makeway.engine.seating import PATIENCE, Room
+from makeway.engine.seating import Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
-from makeway.model.decision import Hold
+from makeway.model.decision import PATIENCE, Hold
 from makeway.model.queue import QueueName
 from makeway.model.workload import WorkloadId
 
@@ -92,8 +92,10 @@ class Serving:
     def _serve(self, entry: Entry) -> None:
         self._withdraw_claim(entry.workload.id)
         if entry.workload.id in self.holds and entry.proposal.mode is not Mode.FIT:
-            self._go_on_waiting(entry)
-            return
+            if self.holds.comes_true(entry.workload.id):
+                self._go_on_waiting(entry)
+                return
+            self._broken.append(self.holds.end(entry.workload.id, because="its room was taken"))
         if self.policy.recompute_overlaps and self._overlaps(entry):
             self.nominator.look_again(entry, without=self.victims)
         proposal = entry.proposal
