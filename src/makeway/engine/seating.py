@@ -7,10 +7,11 @@ for somebody) count as taken for everybody of equal or lower priority.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 import numpy as np
@@ -20,7 +21,7 @@ from makeway.engine.nodes import Rows, Vector
 from makeway.engine.occupancy import Occupancy, occupies, waits
 from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.policy import Policy
-from makeway.engine.protection import protection_of
+from makeway.engine.protection import Grant, displacers_of, grant_of, protection_of
 from makeway.engine.state import State
 from makeway.engine.victims import kube, least_loss
 from makeway.engine.victims.loss import Intervals, loss_of, notice_of
@@ -36,7 +37,9 @@ from makeway.model.decision import (
     Hold,
     Wait,
 )
+from makeway.model.history import History, owner_of
 from makeway.model.node import NodeName
+from makeway.model.queue import QueueName
 from makeway.model.reason import Holder, Kind, NodeVerdict, Reason, Shortage
 from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
@@ -69,7 +72,8 @@ class Seating:
         now: float,
         policy: Policy,
         usual_interval: Callable[[Workload], float | None],
-        history: dict[str, tuple[float, ...]],
+        history: History,
+        grant: Callable[[Workload], Grant],
     ) -> None:
         self.occupancy = occupancy
         self.table = occupancy.table
@@ -81,6 +85,7 @@ class Seating:
         self.policy = policy
         self.usual_interval = usual_interval
         self.history = history
+        self.grant = grant
         self.going: dict[PodId, Pod] = {}  # who is leaving, those of this cycle included
         self._going_order: list[PodId] = []
         self._counted = 0
@@ -94,6 +99,8 @@ class Seating:
         self._bound: dict[PodId, NodeName] = {}  # the pods that did so
         self.ended_holds: list[WorkloadId] = []
         self.wake_at: float | None = None
+        self._displaced: dict[WorkloadId, frozenset[str]] = {}
+        self.protected_until = math.inf  # the first protection that ends by itself does so then
         self._roster: Roster | None = None
         self._refused: dict[PodShape, tuple[NodeVerdict, ...]] = {}
         self._verdicts: dict[tuple[PodShape, int], Reason] = {}
@@ -109,6 +116,7 @@ class Seating:
             policy,
             Intervals(state.workloads.values()).of,
             state.history,
+            partial(_grant, state, policy),
         )
 
     # --- the cycle's frame ---
@@ -157,7 +165,9 @@ class Seating:
             for hold in self.holds.values():
                 holder = self.workloads.get(hold.workload)
                 open_to_it = hold.workload == workload.id or (
-                    holder and holder.rank < workload.rank
+                    holder is not None
+                    and holder.rank < workload.rank
+                    and not self.fell_for(workload, holder)
                 )
                 if open_to_it or self._ends_before(workload, hold):
                     self._take_hold(hold, -1)
@@ -231,7 +241,7 @@ class Seating:
                 if by_waiting is not None:
                     return by_waiting
                 legal = self._banded(legality(workload, self.roster))
-                victims = self._victims(demands, legal, quota)
+                victims = self._victims(workload, demands, legal, quota)
                 if victims is None:
                     return _short(now, demands)
                 return Room(
@@ -305,10 +315,14 @@ class Seating:
         return Room(placement=placement, victims=tuple(victims), later=True, loss_ms=loss_ms)
 
     def _victims(
-        self, demands: Sequence[Demand], legal: least_loss.Legal, quota: QuotaTest | None
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        legal: least_loss.Legal,
+        quota: QuotaTest | None,
     ) -> least_loss.Victims | None:
         roster = self.roster
-        mask = legal.mask & ~self._already_fallen(roster)
+        mask = legal.mask & ~self._already_fallen(roster) & ~self._displacers(workload, roster)
         if (
             self.policy.victims == "kube"
             and quota is None
@@ -336,6 +350,32 @@ class Seating:
             else None,
             budget=self.policy.search_budget,
         )
+
+    def _displacers(
+        self, workload: Workload, roster: Roster
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Who made it fall, or made those fall who did: it does not displace them in turn."""
+        mask = np.zeros(len(roster), np.bool_)
+        for key in self.out_of_bounds(workload):
+            mask[roster.by_workload.get(key, [])] = True
+        return mask
+
+    def out_of_bounds(self, workload: Workload) -> frozenset[WorkloadId]:
+        if not self._displacers_of(workload):
+            return frozenset()
+        units = self.roster.candidates
+        return frozenset(c.workload.id for c in units if self.fell_for(workload, c.workload))
+
+    def fell_for(self, workload: Workload, other: Workload) -> bool:
+        """Whether it was displaced by the other, or by who was: it takes neither its place nor the room kept for it."""
+        return owner_of(other) in self._displacers_of(workload)
+
+    def _displacers_of(self, workload: Workload) -> frozenset[str]:
+        known = self._displaced.get(workload.id)
+        if known is None:
+            known = displacers_of(workload, self.now, self.history) if self.history else frozenset()
+            self._displaced[workload.id] = known
+        return known
 
     def _banded(self, legal: least_loss.Legal) -> least_loss.Legal:
         if not self.policy.bands:
@@ -386,6 +426,10 @@ class Seating:
             self.table.take(self.table.row_of[place.node], need)
 
     # --- who could fall ---
+
+    @property
+    def has_looked_for_victims(self) -> bool:
+        return self._roster is not None
 
     @property
     def roster(self) -> Roster:
@@ -466,18 +510,22 @@ class Seating:
                 yield workload
 
     def _candidate(self, workload: Workload, pods: tuple[Pod, ...], *, whole: bool) -> Candidate:
+        past = self.history.get(owner_of(workload)) if self.history else None
         loss = loss_of(
             workload,
             pods,
             self.now,
             usual_interval_s=self.usual_interval(workload),
+            save_s=past.save_s if past is not None else None,
             cores_per_gpu=self.policy.cores_per_gpu,
         )
         protected = ""
         if self.policy.victims == "least-loss":
-            protected, until = protection_of(workload, pods, self.now, self.policy, self.history)
+            grant = self.grant(workload)
+            protected, until = protection_of(workload, pods, self.now, grant, past)
             if until is not None:
                 self._look_again(until)
+                self.protected_until = min(self.protected_until, until)
         if len(pods) == 1:
             started = pods[0].started_at or self.now
         else:
@@ -619,8 +667,6 @@ class Seating:
         if not self._could_ever_fit(demands):
             return []
         with self.table.what_if():
-            if workload.id in self.holds:
-                self._take_hold(self.holds[workload.id], -1)
             kept = self.place_some(workload, demands)
         nominations = gang.binds_of(demands, pods, kept)
         if not nominations:
@@ -858,6 +904,14 @@ def _short(found: tuple[Placed, ...] | Shortfall, demands: Sequence[Demand]) -> 
         return found
     nothing = Demand(pod_set="", shape=PodShape(), count=0)
     return Shortfall(demand=demands[0] if demands else nothing, placed=0)
+
+
+def _grant(state: State, policy: Policy, workload: Workload) -> Grant:
+    held = state.ledger.get(workload.id)
+    if held is None:
+        return grant_of(None, policy, borrows=False)
+    borrows = state.ledger.queue(held.queue).is_borrowing(held.usage)
+    return grant_of(state.queues.get(QueueName(held.queue)), policy, borrows=borrows)
 
 
 def by_pod_priority(workload: Workload, roster: Roster) -> least_loss.Legal:

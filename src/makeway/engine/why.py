@@ -162,7 +162,7 @@ def _safe_because(
     if nominator.joint is not None and policy.victims == "least-loss":
         protected = nominator.joint.seating.protection_of(held.id)
         if protected:
-            return f"it {protected}"
+            return protected
     refused = why_safe(node, entry.queue, preemption, entry.workload, held, policy)
     if refused or node.name == entry.queue:
         return refused

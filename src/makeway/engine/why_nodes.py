@@ -180,7 +180,7 @@ class NodeQuestion:
             return f"{self.workload.id} has preemptionPolicy Never"
         protected = self.seating.protection_of(holder.id)
         if protected:
-            return f"it {protected}"
+            return protected
         return self._refused_by_rules(holder) or self.seating.guarded_by(holder.id)
 
     def _refused_by_rules(self, holder: Workload) -> str:

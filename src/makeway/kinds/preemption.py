@@ -13,6 +13,7 @@ from typing import Final
 from makeway.control.clock import timestamp
 from makeway.kinds.metadata import Json, Object, seconds, spec, status
 from makeway.model.decision import Bind, Evict, Hold
+from makeway.model.history import Eviction, Past
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
 from makeway.model.reason import Reason
@@ -40,6 +41,7 @@ def compose(
     *,
     attempt: int,
     preemptor_uid: str,
+    preemptor_owner_uid: str = "",
     home: str,
     uids: dict[str, tuple[str, str]],
     pod_uids: dict[str, str],
@@ -66,6 +68,7 @@ def compose(
         "spec": {
             "preemptor": hold.workload,
             "preemptorUID": preemptor_uid,
+            "preemptorOwnerUID": preemptor_owner_uid,
             "attempt": attempt,
             "rule": hold.rule,
             "victims": victims,
@@ -162,18 +165,31 @@ def evictions(obj: Json) -> list[Evict]:
     ]
 
 
-def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
-    """When each owner's work was evicted: pods are recreated, so the history is their owner's."""
-    found: dict[str, list[float]] = {}
+def history(known: Iterable[Json]) -> dict[str, Past]:
+    """What each owner's evictions were: pods are recreated, so they are remembered by their owner."""
+    evictions: dict[str, list[Eviction]] = {}
+    saves: dict[str, float] = {}
     for obj in known:
         if str(status(obj).get("phase") or "") in ("", "Planned"):
             continue
-        at = seconds(spec(obj).get("plannedAt")) or 0.0
-        for victim in spec(obj).get("victims") or []:
+        said = spec(obj)
+        at = seconds(said.get("plannedAt")) or 0.0
+        by = str(said.get("preemptorOwnerUID") or said.get("preemptorUID") or "")
+        took = status(obj).get("saveSeconds") or {}
+        for victim in said.get("victims") or []:
             owner = str(victim.get("ownerUID") or victim.get("uid") or "")
-            if owner:
-                found.setdefault(owner, []).append(at)
-    return {owner: tuple(sorted(times)) for owner, times in found.items()}
+            if not owner:
+                continue
+            evictions.setdefault(owner, []).append(Eviction(at=at, by=by))
+            measured = took.get(victim.get("workload"))
+            if measured is not None:
+                saves[owner] = max(saves.get(owner, 0.0), float(measured))
+    return {
+        owner: Past(
+            evictions=tuple(sorted(found, key=lambda e: (e.at, e.by))), save_s=saves.get(owner)
+        )
+        for owner, found in evictions.items()
+    }
 
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:

@@ -31,7 +31,7 @@ from makeway.kinds.frameworks import JOB_KINDS, RUNTIMES
 from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
 from makeway.kinds.podgroup import gang_of
-from makeway.kinds.preemption import losses
+from makeway.kinds.preemption import history
 from makeway.kube import gated, jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Action, Steps
 from makeway.kube.apply import Applier
@@ -43,6 +43,7 @@ from makeway.kube.world import World
 from makeway.kube.writer import Writer
 from makeway.model.decision import Evict, Plan
 from makeway.model.event import Event
+from makeway.model.history import History
 from makeway.model.workload import WorkloadId
 
 log = logging.getLogger(__name__)
@@ -81,9 +82,7 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._refusals: dict[WorkloadId, tuple[int, float]] = {}  # how often, and not before when
-        self._history: dict[str, tuple[float, ...]] | None = (
-            None  # read anew when a Preemption changes
-        )
+        self._history: History | None = None  # read anew when a Preemption changes
         self.served: set[str] = set()
         self.copy.listen(self._note)
 
@@ -393,9 +392,9 @@ class KubeCluster:
     def changes(self) -> Sequence[Event]:
         return self.projection.drain()
 
-    def history(self) -> dict[str, tuple[float, ...]]:
+    def history(self) -> History:
         if self._history is None:
-            self._history = losses(self.copy.all("Preemption"))
+            self._history = history(self.copy.all("Preemption"))
         return self._history
 
     def wake_at(self) -> float | None:
