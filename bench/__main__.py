@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-NAMES = ("engine", "one-machine", "kube")
+NAMES = ("engine", "one-machine", "api", "kube")
 
 
 def main() -> int:

@@ -126,15 +126,21 @@ class Makeway:
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds so far: of the API's process, and of those beside it."""
         found: dict[str, float] = {}
-        for process in psutil.process_iter(["cmdline"]):
-            line = process.info["cmdline"] or []
-            if str(self.home) not in line or not any("makeway.cli" in part for part in line):
-                continue
+        for role, process in self._processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
-                role = "manager" if "makeway.cli.manager" in line else "API"
                 found[role] = found.get(role, 0.0) + times.user + times.system
         return found
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Memory in use, pages that processes share counted once."""
+        return {role: process.memory_full_info().pss for role, process in self._processes()}
+
+    def _processes(self) -> Iterator[tuple[str, psutil.Process]]:
+        for process in psutil.process_iter(["cmdline"]):
+            line = process.info["cmdline"] or []
+            if str(self.home) in line and any("makeway.cli" in part for part in line):
+                yield "manager" if "makeway.cli.manager" in line else "API", process
 
     def cpu_when_quiet_s(self) -> dict[str, float]:
         """The same once nothing happens any more: what was put off (events, statuses) counts too."""

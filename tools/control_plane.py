@@ -243,10 +243,7 @@ class ControlPlane:
             self._watcher.wait()
 
     def cpu_seconds(self, name: str) -> float:
-        """How much CPU time a process has used so far."""
-        fields = Path(f"/proc/{self._processes[name].pid}/stat").read_text().rpartition(")")[2]
-        user, system = fields.split()[11:13]
-        return (int(user) + int(system)) / 100
+        return cpu_seconds_of(self._processes[name].pid)
 
     def log_of(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")
@@ -299,6 +296,12 @@ class ControlPlane:
         ]
         (self.folder / "tokens.csv").write_text("\n".join(rows) + "\n")
         (self.folder / "audit-policy.json").write_text(json.dumps(AUDIT_POLICY))
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """How much CPU time a process has used so far."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def kubelet_rights() -> dict[str, object]:

@@ -21,11 +21,12 @@ import pytest
 from tools.control_plane import free_port
 
 from makeway.client import ApiError, Client, from_kubeconfig
-from makeway.client.resource import LEASES, PODS, SERVICE_ACCOUNTS
-from makeway.control.clock import SystemClock, parse_timestamp
+from makeway.client.resource import LEASES, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
 from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAMESPACE, Options
+from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
 from makeway.kube.resources import RESOURCES
 from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
@@ -126,6 +127,107 @@ async def test_queued_jobs_arrive_suspended_and_others_do_not() -> None:
     async with machine() as box:
         assert (await as_it_arrives(box, job("queued")))["spec"]["suspend"] is True
         assert not (await as_it_arrives(box, job("free", queue="")))["spec"].get("suspend")
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "plural", "path"),
+    [
+        ("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets", ("suspend",)),
+        ("RayCluster", "ray.io/v1", "rayclusters", ("suspend",)),
+        ("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs", ("suspend",)),
+        ("PyTorchJob", "kubeflow.org/v1", "pytorchjobs", ("runPolicy", "suspend")),
+    ],
+)
+async def test_other_kinds_of_queued_jobs_arrive_suspended_too(
+    kind: str, api: str, plural: str, path: tuple[str, ...]
+) -> None:
+    group = api.partition("/")[0]
+    labels = {"kueue.x-k8s.io/queue-name": "lab"}
+    async with machine() as box, served(box, definition(kind, api, plural)):
+
+        async def arrives(**metadata: Any) -> Object:
+            one = {"apiVersion": api, "kind": kind, "metadata": {"name": "one", **metadata}}
+            return await as_it_arrives(box, json.dumps({**one, "spec": {"other": 1}}))
+
+        async def suspended() -> bool:
+            try:
+                found: Any = (await arrives(labels=labels))["spec"]
+            except AssertionError as said:
+                if "There can be a delay" not in str(said):
+                    raise
+                # The admission's own copy of the definition follows a moment later.
+                return False
+            assert found["other"] == 1
+            for field in path:
+                found = found.get(field, {})
+            return found is True
+
+        await box.until(suspended, what=f"a queued {plural}.{group} arrives suspended")
+        assert path[0] not in (await arrives())["spec"]
+
+
+@contextlib.asynccontextmanager
+async def served(box: Machine, made: Object) -> AsyncIterator[None]:
+    """While the block runs, the cluster has this definition."""
+    name = made["metadata"]["name"]
+    await box.apply(json.dumps(made))
+    await box.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+    try:
+        yield
+    finally:
+        await box.kubectl("delete", "crd", name)
+
+
+def definition(kind: str, api: str, plural: str) -> Object:
+    group, _, version = api.partition("/")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            # Groups of Kubernetes itself ask for it.
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural},
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_who_cannot_be_suspended_hands_its_queue_down_to_its_pods(kind: str) -> None:
+    queued = {"kueue.x-k8s.io/queue-name": "lab", "kueue.x-k8s.io/priority-class": "high"}
+    container = {"name": "c", "image": "busybox"}
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [container]}}
+    made = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "served", "labels": queued},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template},
+    }
+    async with machine() as box:
+        handed = (await as_it_arrives(box, json.dumps(made)))["spec"]["template"]["metadata"]
+        assert handed["labels"] == {"app": "x", **queued}
+        parent = {"kueue.x-k8s.io/pod-suspending-parent": kind.lower()}
+        assert handed["annotations"] == parent
+
+        child = await as_it_arrives(box, pod("child", labels=queued, annotations=parent))
+
+        # A StatefulSet makes its pods anew under the same names: nothing may hold the old ones.
+        assert bool(child["metadata"].get("finalizers")) is (kind == "Deployment")
+        assert len(child["spec"]["schedulingGates"]) == 2
 
 
 async def test_queued_pods_arrive_gated_and_with_our_scheduler() -> None:
@@ -496,6 +598,61 @@ async def say_saved(one: Process, token: Path) -> str:
     )
     said, _ = await process.communicate()
     return said.decode().strip()
+
+
+async def test_while_kueue_runs_only_nodes_are_ours_and_when_it_is_gone_all_is() -> None:
+    async with kube_backend() as world, Client(from_kubeconfig(world.kubeconfig)) as admin:
+        nodes = asyncio.create_task(world._pretend())
+        kueue = asyncio.create_task(pretend_kueue(admin))
+        try:
+            await eventually(lambda: kueue_runs(admin, SystemClock()), 10, "Kueue renews its lease")
+            async with replica(world, "one") as one:
+                await eventually(one.leads, 20, "it leads")
+                assert "\nmakeway_beside_kueue 1\n" in (await one.get("/metrics"))[1]
+                assert "Kueue runs on this cluster" in logs(world, "one")
+                await kubectl(world, NODE + "---" + QUEUE)
+                await kubectl(world, job("queued"))
+                await kubectl(world, pod("unqueued").replace('"spec": {', SCHEDULED_BY_US))
+                await eventually(lambda: count_running(admin, 1), 20, "what has no queue is placed")
+                # Time enough to do what it must not do.
+                await asyncio.sleep(2)
+                assert await admin.list(RESOURCES["Workload"]) == []
+                queue = await admin.get(RESOURCES["ClusterQueue"], "lab")
+                assert "status" not in queue
+                assert "finalizers" not in queue["metadata"]
+
+                kueue.cancel()
+
+                await eventually(lambda: count_running(admin, 2), 45, "the queued job runs")
+                assert "\nmakeway_beside_kueue 0\n" in (await one.get("/metrics"))[1]
+        finally:
+            kueue.cancel()
+            nodes.cancel()
+            await kubectl_delete(world, "namespace", KUEUE_NAMESPACE)
+
+
+SCHEDULED_BY_US = '"spec": {"schedulerName": "makeway", '
+
+
+async def pretend_kueue(admin: Client) -> None:
+    """All that Kueue is to others: a lease that is renewed."""
+    with contextlib.suppress(ApiError):
+        await admin.create(NAMESPACES, {"metadata": {"name": KUEUE_NAMESPACE}})
+    lease: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": KUEUE_LEASE, "namespace": KUEUE_NAMESPACE},
+    }
+    while True:
+        lease["spec"] = {
+            "holderIdentity": "kueue",
+            "leaseDurationSeconds": 5,
+            "renewTime": micro_timestamp(time.time()),
+        }
+        await admin.patch(
+            LEASES, KUEUE_LEASE, lease, KUEUE_NAMESPACE, kind="apply", field_manager="kueue"
+        )
+        await asyncio.sleep(1)
 
 
 async def test_a_leader_that_is_told_to_stop_hands_over_at_once() -> None:

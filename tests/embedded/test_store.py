@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from makeway.embedded import file
 from makeway.embedded import store as store_module
+from makeway.embedded.file import NewerFileError
 from makeway.embedded.store import (
     Change,
     Entry,
-    NewerFileError,
     Store,
     StoreFailedError,
     TooOldError,
@@ -121,7 +122,7 @@ async def test_a_disk_that_cannot_be_written_is_told_to_everybody(
     store = Store(tmp_path / "s.db")
     store.start()
     await put(store, "a")
-    monkeypatch.setattr(store_module, "_commit", full)
+    monkeypatch.setattr(file, "commit", full)
     with pytest.raises(StoreFailedError, match="disk is full"):
         await put(store, "b")
     with pytest.raises(StoreFailedError, match="disk is full"):
@@ -193,8 +194,8 @@ def test_a_migration_keeps_a_copy_of_the_old_file(
 ) -> None:
     path = tmp_path / "s.db"
     Store(path)
-    added = (*store_module.MIGRATIONS, "ALTER TABLE log ADD COLUMN note TEXT")
-    monkeypatch.setattr(store_module, "MIGRATIONS", added)
+    added = (*file.MIGRATIONS, "ALTER TABLE log ADD COLUMN note TEXT")
+    monkeypatch.setattr(file, "MIGRATIONS", added)
     Store(path)
     backup = tmp_path / "s.db.before-2"
     assert backup.stat().st_mode & 0o777 == 0o600
@@ -210,9 +211,9 @@ def test_a_migration_keeps_a_copy_of_the_old_file(
 def test_a_file_that_is_mostly_empty_is_made_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_WASTE_BYTES", 100_000)
+    monkeypatch.setattr(file, "_WASTE_BYTES", 100_000)
     path = tmp_path / "store.db"
-    store_module._open(path).close()
+    file.open_file(path).close()
     with sqlite3.connect(path) as database:
         rows = [(n, "k", "", f"o{n}", "A", b"x" * 4000) for n in range(1, 500)]
         database.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)", rows)
@@ -221,7 +222,7 @@ def test_a_file_that_is_mostly_empty_is_made_small(
     database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     database.close()
     before = path.stat().st_size
-    store_module._open(path).close()
+    file.open_file(path).close()
     assert path.stat().st_size < before / 5
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT count(*) FROM log").fetchone() == (10,)

@@ -15,7 +15,7 @@ from makeway.client import Client
 from makeway.control.clock import timestamp
 from makeway.control.config import Configuration, parse, policy_of
 from makeway.control.loop import Loop
-from makeway.kube.actions import Action, BindPod, Create, Delete, Patch, Tell
+from makeway.kube.actions import Action, BindPod, Chain, Create, Delete, Patch, Tell
 from makeway.kube.adapter import KubeCluster
 from makeway.kube.resources import API_VERSIONS, RESOURCES
 from makeway.kube.writer import Writer
@@ -59,8 +59,14 @@ class MemoryApi:
         self.cluster.copy.take(kind, obj)
         return obj
 
-    async def run_all(self, lists: Iterable[list[Action]]) -> list[bool]:
-        return [await self.run(actions) for actions in lists]
+    async def run_all(self, chains: Iterable[Chain]) -> list[tuple[Chain, bool]]:
+        done: list[tuple[Chain, bool]] = []
+        for chain in chains:
+            well = await self.run(chain.actions)
+            done.append((chain, well))
+            if well:
+                done += await self.run_all(chain.then)
+        return done
 
     async def run(self, actions: Iterable[Action]) -> bool:
         return all(self._do(action) for action in actions)  # stops at the first that fails

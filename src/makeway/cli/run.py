@@ -9,6 +9,7 @@ import socket
 import uuid
 from pathlib import Path
 
+from makeway.cli.eventloop import run as run_for_long
 from makeway.cli.logs import set_up_logs
 from makeway.cli.output import out
 from makeway.client import ApiError, Client, from_kubeconfig
@@ -36,7 +37,7 @@ def run(config: Path | None, kubeconfig: str, listen: str, namespace: str, log_f
         namespace=namespace,
         duties=(_serve_models,),
     )
-    asyncio.run(_run(replica, listen))
+    run_for_long(_run(replica, listen))
 
 
 async def _run(replica: Replica, listen: str) -> None:

@@ -16,24 +16,24 @@ import asyncio
 import contextlib
 import logging
 import queue
-import shutil
 import sqlite3
 import threading
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-SCHEMA_VERSION = 1
+from makeway.embedded import file
+from makeway.embedded.file import Write
+
 LOG_LENGTH = 20_000
 LOG_BYTES = 64 * 1024 * 1024
 # Deleting single rows all the time would double the work of a write; the log is cut in slices
 # instead.
 _PRUNE_EVERY = 2_000
-_WAL_BYTES = 64 * 1024 * 1024
-_WASTE_BYTES = 16 * 1024 * 1024  # less than this is not worth writing the file anew
 
 Key = tuple[str, str]  # namespace, name
 
@@ -91,16 +91,6 @@ class StoreFailedError(Exception):
     """The disk cannot be written. Memory is ahead of it, so nothing is answered until a restart."""
 
 
-class _Write(NamedTuple):
-    version: int
-    kind: str
-    namespace: str
-    name: str
-    body: bytes | None  # None: deleted
-    last: bytes  # for the log
-    step: str  # A, M or D
-
-
 Listener = Callable[[list[Change]], None]
 
 
@@ -110,6 +100,7 @@ class Store:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._objects: dict[str, dict[Key, Entry]] = {}
+        self._order: dict[str, list[Key]] = {}  # of kinds that were listed since one came or went
         self._version = 1
         self._committed = 1
         self._log: deque[Change] = deque()
@@ -118,11 +109,11 @@ class Store:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._fresh: deque[Change] = deque()  # in memory, not yet committed
         self._listeners: list[Listener] = []
-        self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        database = _open(path)
+        database = file.open_file(path)
         try:
             self._load(database)
         finally:
@@ -166,9 +157,22 @@ class Store:
             return iter(found.values())
         return (entry for (where, _), entry in found.items() if where == namespace)
 
-    def sorted(self, kind: str, namespace: str = "") -> list[Entry]:
-        """By namespace and name, as lists are answered."""
-        return sorted(self.all(kind, namespace), key=lambda entry: (entry.namespace, entry.name))
+    def sorted(self, kind: str, namespace: str = "", after: Key | None = None) -> Iterator[Entry]:
+        """By namespace and name, as lists are answered; from behind `after`, where a page ended."""
+        found = self._objects.get(kind, {})
+        order = self._ordered(kind)
+        for position in _span(order, namespace, after):
+            yield found[order[position]]
+
+    def count_after(self, kind: str, namespace: str, after: Key) -> int:
+        return len(_span(self._ordered(kind), namespace, after))
+
+    def _ordered(self, kind: str) -> list[Key]:
+        """Sorted once for all pages of a list, until an object comes or goes."""
+        order = self._order.get(kind)
+        if order is None:
+            order = self._order[kind] = sorted(self._objects.get(kind, {}))
+        return order
 
     def count(self, kind: str) -> int:
         return len(self._objects.get(kind, {}))
@@ -210,12 +214,15 @@ class Store:
         key = (entry.namespace, entry.name)
         before = found.get(key)
         found[key] = entry
+        if before is None:
+            self._order.pop(kind, None)
         self._record(Change(entry.version, kind, before, entry, entry), "M" if before else "A")
 
     def remove(self, kind: str, last: Entry) -> None:
         """Delete; `last` is the final state, whose version is `next_version()`."""
         assert last.version == self._version + 1, "versions are handed out one by one"
         before = self._objects.get(kind, {}).pop((last.namespace, last.name), None)
+        self._order.pop(kind, None)
         self._record(Change(last.version, kind, before, None, last), "D")
 
     def _record(self, change: Change, step: str) -> None:
@@ -225,7 +232,7 @@ class Store:
         self._fresh.append(change)
         body = last.body if change.after is not None else None
         self._queue.put(
-            _Write(change.version, change.kind, last.namespace, last.name, body, last.body, step)
+            Write(change.version, change.kind, last.namespace, last.name, body, last.body, step)
         )
 
     def _append(self, change: Change) -> None:
@@ -239,25 +246,25 @@ class Store:
     # ---- the writer thread -----------------------------------------------------------------------
 
     def _write_forever(self) -> None:
-        database = _connect(self._path)
+        database = file.connect(self._path)
         pruned = self._oldest
         try:
             while True:
                 batch, ending = self._gather()
                 if batch:
-                    _commit(database, batch)
+                    file.commit(database, batch)
                     self._tell(batch[-1].version)
                 if ending:
                     return
                 if self._oldest - pruned > _PRUNE_EVERY:
                     pruned = self._oldest
-                    _prune(database, pruned)
+                    file.prune(database, pruned)
         except BaseException as error:
             self._fail(error)
         finally:
             database.close()
 
-    def _gather(self) -> tuple[list[_Write], bool]:
+    def _gather(self) -> tuple[list[Write], bool]:
         """Wait for a write, then take whatever else is there: one transaction for all of it."""
         first = self._queue.get()
         if first is None:
@@ -340,6 +347,16 @@ class Store:
             self._oldest = self._version
 
 
+def _span(order: list[Key], namespace: str, after: Key | None) -> range:
+    """Where the objects of a namespace (or all) stand in the order, from behind `after`."""
+    start = bisect_right(order, after) if after else 0
+    if not namespace:
+        return range(start, len(order))
+    # No name starts with the highest character.
+    end = bisect_left(order, (namespace, "\U0010ffff"))
+    return range(max(start, bisect_left(order, (namespace, ""))), end)
+
+
 class _Metadata(msgspec.Struct):
     uid: str = ""
     labels: dict[str, str] | None = None
@@ -355,114 +372,3 @@ _shell = msgspec.json.Decoder(_Shell)
 def make_entry(namespace: str, name: str, version: int, body: bytes) -> Entry:
     metadata = _shell.decode(body).metadata
     return Entry(namespace, name, metadata.uid, version, body, metadata.labels)
-
-
-# ---- the file ------------------------------------------------------------------------------------
-
-# Each step takes the schema from the version before it. Never edit one that was released: add
-# another.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE objects (
-        kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL,
-        version INTEGER NOT NULL, body BLOB NOT NULL,
-        PRIMARY KEY (kind, namespace, name)
-    ) WITHOUT ROWID;
-    CREATE TABLE log (
-        version INTEGER PRIMARY KEY, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT
-        NULL, step TEXT NOT NULL, body BLOB NOT NULL
-    );
-    """,
-)
-
-
-class NewerFileError(Exception):
-    """The file was written by a newer makeway; the text says what to do."""
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    database.execute("PRAGMA journal_mode = WAL")
-    # With group commit a full sync costs one flush for many writes, and a power cut loses nothing
-    # answered.
-    database.execute("PRAGMA synchronous = FULL")
-    # A flood rewrites the same pages over and over: fold them into the file in larger steps (32 MiB).
-    database.execute("PRAGMA wal_autocheckpoint = 8000")
-    # What one burst made of the write-ahead log is given back after it.
-    database.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-    return database
-
-
-def _compact(database: sqlite3.Connection) -> None:
-    """Give back what old changes and deleted objects took, where that is much: before anybody is served."""
-    free, pages, size = (
-        int(database.execute(f"PRAGMA {name}").fetchone()[0])
-        for name in ("freelist_count", "page_count", "page_size")
-    )
-    if free * size > _WASTE_BYTES and free * 2 > pages:
-        database.execute("VACUUM")
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    existed = path.exists()
-    if not existed:
-        path.touch(mode=0o600)
-    database = _connect(path)
-    try:
-        _migrate(database, path, existed=existed)
-        _compact(database)
-    except BaseException:
-        database.close()
-        raise
-    return database
-
-
-def _migrate(database: sqlite3.Connection, path: Path, *, existed: bool) -> None:
-    found: int = database.execute("PRAGMA user_version").fetchone()[0]
-    if found > len(MIGRATIONS):
-        raise NewerFileError(
-            f"{path} has schema version {found}; this makeway knows up to {len(MIGRATIONS)}."
-            " Use the newer makeway that wrote it, or restore one of the backups beside it."
-        )
-    for step in range(found, len(MIGRATIONS)):
-        if existed and found:
-            _back_up(database, path, step)
-        database.executescript(
-            f"BEGIN; {MIGRATIONS[step]}; PRAGMA user_version = {step + 1}; COMMIT;"
-        )
-
-
-def _back_up(database: sqlite3.Connection, path: Path, step: int) -> None:
-    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    backup = path.with_name(f"{path.name}.before-{step + 1}")
-    shutil.copyfile(path, backup)
-    backup.chmod(0o600)
-
-
-def _commit(database: sqlite3.Connection, batch: list[_Write]) -> None:
-    database.execute("BEGIN IMMEDIATE")
-    database.executemany(
-        "INSERT INTO log (version, kind, namespace, name, step, body) VALUES (?, ?, ?, ?, ?, ?)",
-        [(w.version, w.kind, w.namespace, w.name, w.step, w.last) for w in batch],
-    )
-    # Several writes of one object in a batch need only the last one in the table.
-    final = {(w.kind, w.namespace, w.name): w for w in batch}
-    database.executemany(
-        "INSERT OR REPLACE INTO objects (kind, namespace, name, version, body) VALUES (?, ?, ?,"
-        " ?, ?)",
-        [
-            (w.kind, w.namespace, w.name, w.version, w.body)
-            for w in final.values()
-            if w.body is not None
-        ],
-    )
-    database.executemany(
-        "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ?",
-        [(w.kind, w.namespace, w.name) for w in final.values() if w.body is None],
-    )
-    database.execute("COMMIT")
-
-
-def _prune(database: sqlite3.Connection, oldest: int) -> None:
-    database.execute("DELETE FROM log WHERE version <= ?", (oldest,))

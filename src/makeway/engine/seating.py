@@ -80,6 +80,9 @@ class Seating:
         self.placer = occupancy.placer
         self.workloads = workloads
         self.holds = dict(holds)
+        self._held_by_rank: dict[int, dict[WorkloadId, Hold]] = {}
+        for hold in holds.values():
+            self._file(hold)
         self.budgets = budgets
         self.now = now
         self.policy = policy
@@ -162,16 +165,32 @@ class Seating:
     def _as_seen_by(self, workload: Workload) -> Iterator[None]:
         """Its own hold, and those of lower priority, are open to it."""
         with self.table.what_if():
-            for hold in self.holds.values():
-                holder = self.workloads.get(hold.workload)
-                open_to_it = hold.workload == workload.id or (
-                    holder is not None
-                    and holder.rank < workload.rank
-                    and not self.fell_for(workload, holder)
-                )
-                if open_to_it or self._ends_before(workload, hold):
-                    self._take_hold(hold, -1)
+            for hold in self._open_to(workload):
+                self._take_hold(hold, -1)
             yield
+
+    def _open_to(self, workload: Workload) -> Iterator[Hold]:
+        """By rank: of a thousand who wait with the same priority, none is asked about the others."""
+        for rank, held in self._held_by_rank.items():
+            if rank < workload.rank:
+                yield from (h for h in held.values() if not self._fell_for_holder(workload, h))
+            elif workload.checkpoint.expected_runtime_s is not None:
+                yield from (
+                    h
+                    for h in held.values()
+                    if h.workload == workload.id or self._ends_before(workload, h)
+                )
+            elif workload.id in held:
+                yield held[workload.id]
+
+    def _fell_for_holder(self, workload: Workload, hold: Hold) -> bool:
+        holder = self.workloads.get(hold.workload)
+        return holder is not None and self.fell_for(workload, holder)
+
+    def _file(self, hold: Hold) -> None:
+        holder = self.workloads.get(hold.workload)
+        if holder is not None:  # of nobody: takes no room
+            self._held_by_rank.setdefault(holder.rank, {})[hold.workload] = hold
 
     def _ends_before(self, workload: Workload, hold: Hold) -> bool:
         """Backfill: it says that it has ended before the one who waits could start."""
@@ -627,13 +646,10 @@ class Seating:
         if promised is not None:
             return promised
         demands = gang.demands_of(workload, pods)
-        waits_already = self.waits_for_room(workload)
-        room = self.find_room(
-            workload, demands, legality, quota, may_evict=may_evict and not waits_already
-        )
+        if self.waits_for_room(workload):
+            return [self._take_if_free(workload, demands, pods, quota)]
+        room = self.find_room(workload, demands, legality, quota, may_evict=may_evict)
         if isinstance(room, Shortfall) or (room.later and not may_evict):
-            if waits_already:
-                return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
             shortfall = (
                 room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
             )
@@ -643,9 +659,22 @@ class Seating:
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
             return [self._admit(workload, binds)]
-        if waits_already and not room.victims:
-            return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
         return self.make_way(workload, room, nominations=binds)
+
+    def _take_if_free(
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        pods: Sequence[Pod],
+        quota: QuotaTest | None,
+    ) -> Admit | Wait:
+        """Room is on its way to it: it takes what is free now, there or elsewhere, and evicts nobody more."""
+        with self._as_seen_by(workload):
+            found = self.placer.place(demands)
+            fits = quota is None or quota.fits(frozenset())
+        if isinstance(found, Shortfall) or not fits:
+            return Wait(workload=workload.id, reason=self.waiting_for_victims(workload))
+        return self._admit(workload, gang.binds_of(demands, pods, found))
 
     def waits_for_room(self, workload: Workload) -> bool:
         """Room is on its way to it; what it merely keeps together while it waits is no promise of that."""
@@ -683,6 +712,7 @@ class Seating:
         self.end_hold(workload.id)
         hold = Hold(workload=workload.id, nominations=nominations, until=until, rule=RESERVATION)
         self.holds[workload.id] = hold
+        self._file(hold)
         self._take_hold(hold, 1)
         self._look_again(until)
         return [hold]
@@ -761,6 +791,8 @@ class Seating:
     def end_hold(self, workload: WorkloadId) -> None:
         hold = self.holds.pop(workload, None)
         if hold is not None:
+            for held in self._held_by_rank.values():
+                held.pop(workload, None)
             self._take_hold(hold, -1)
             self.ended_holds.append(workload)
 
@@ -819,6 +851,7 @@ class Seating:
             else ", ".join(sorted(set(room.rules.values()))),
         )
         self.holds[workload.id] = hold
+        self._file(hold)
         self._take_hold(hold, 1)
         self._look_again(hold.until)
         return [

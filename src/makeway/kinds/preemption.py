@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from makeway.control.clock import timestamp
 from makeway.kinds.metadata import Json, Object, seconds, spec, status
 from makeway.model.decision import Bind, Evict, Hold
-from makeway.model.history import Eviction, Past
+from makeway.model.history import Eviction
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
 from makeway.model.reason import Reason
@@ -23,6 +23,14 @@ from makeway.model.workload import Admission, Assignment, Placed, PodId, Workloa
 API_VERSION: Final = "makeway.dev/v1alpha1"
 KIND: Final = "Preemption"
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
+
+
+class Loss(NamedTuple):
+    """One eviction of one owner's work; how long its save took, where that was seen."""
+
+    owner: str
+    eviction: Eviction
+    save_s: float | None
 
 
 def preemption_name(preemptor_uid: str, attempt: int) -> str:
@@ -165,31 +173,23 @@ def evictions(obj: Json) -> list[Evict]:
     ]
 
 
-def history(known: Iterable[Json]) -> dict[str, Past]:
-    """What each owner's evictions were: pods are recreated, so they are remembered by their owner."""
-    evictions: dict[str, list[Eviction]] = {}
-    saves: dict[str, float] = {}
-    for obj in known:
-        if str(status(obj).get("phase") or "") in ("", "Planned"):
-            continue
-        said = spec(obj)
-        at = seconds(said.get("plannedAt")) or 0.0
-        by = str(said.get("preemptorOwnerUID") or said.get("preemptorUID") or "")
-        took = status(obj).get("saveSeconds") or {}
-        for victim in said.get("victims") or []:
-            owner = str(victim.get("ownerUID") or victim.get("uid") or "")
-            if not owner:
-                continue
-            evictions.setdefault(owner, []).append(Eviction(at=at, by=by))
-            measured = took.get(victim.get("workload"))
-            if measured is not None:
-                saves[owner] = max(saves.get(owner, 0.0), float(measured))
-    return {
-        owner: Past(
-            evictions=tuple(sorted(found, key=lambda e: (e.at, e.by))), save_s=saves.get(owner)
-        )
-        for owner, found in evictions.items()
-    }
+def losses(obj: Json) -> list[Loss]:
+    """Whose work was evicted, when and for whom: pods are recreated, so the history is their owner's."""
+    if status(obj).get("phase") == "Planned":
+        return []  # nobody was told for a while: it may come to nothing
+    said = spec(obj)
+    at = seconds(said.get("plannedAt")) or 0.0
+    by = str(said.get("preemptorOwnerUID") or said.get("preemptorUID") or "")
+    took = status(obj).get("saveSeconds") or {}
+    found = []
+    for victim in said.get("victims") or []:
+        owner = str(victim.get("ownerUID") or victim.get("uid") or "")
+        if owner:
+            save_s = took.get(victim.get("workload"))
+            found.append(
+                Loss(owner, Eviction(at=at, by=by), None if save_s is None else float(save_s))
+            )
+    return found
 
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:

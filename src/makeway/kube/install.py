@@ -15,12 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from makeway.client import ApiError, Client, Resource
-from makeway.client.resource import LEASES
-from makeway.control.clock import parse_timestamp
 from makeway.control.ports import Clock
 from makeway.errors import UserError
 from makeway.kinds.crds import custom_resource_definitions
 from makeway.kube.manifests import PART_OF, Options, cluster_objects
+from makeway.kube.neighbours import kueue_runs
 from makeway.kube.resources import RESOURCES
 
 Object = dict[str, Any]
@@ -31,8 +30,6 @@ DEFINITIONS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefin
 ESTABLISHED_WITHIN_S: Final = 30.0
 FINALIZERS: Final = frozenset({"kueue.x-k8s.io/resource-in-use", "kueue.x-k8s.io/managed"})
 WITH_FINALIZERS: Final = ("ClusterQueue", "ResourceFlavor", "Workload", "Pod")
-# Kueue's own leader election, as its manifests set it up.
-KUEUE_LEASE: Final = ("kueue-system", "c1f6bfd2.kueue.x-k8s.io")
 POLICIES: Final = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
 
 PLACES: Final = {
@@ -158,21 +155,6 @@ async def apply(client: Client, obj: Object) -> None:
             where=f"{obj['kind']} {metadata['name']}",
             hint="Installing takes an administrator's rights.",
         ) from error
-
-
-async def kueue_runs(client: Client, clock: Clock) -> bool:
-    """Whether Kueue's leader renewed its lease lately."""
-    namespace, name = KUEUE_LEASE
-    try:
-        spec = (await client.get(LEASES, name, namespace)).get("spec") or {}
-    except ApiError as error:
-        if error.not_found or error.code == 403:
-            return False
-        raise
-    if not spec.get("holderIdentity") or not spec.get("renewTime"):
-        return False
-    age = clock.now() - parse_timestamp(spec["renewTime"])
-    return age < float(spec.get("leaseDurationSeconds") or 15)
 
 
 def is_ours(obj: Object) -> bool:

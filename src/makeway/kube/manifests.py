@@ -13,6 +13,7 @@ import msgspec
 from makeway import __version__
 from makeway.kinds.crds import custom_resource_definitions
 from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kube.neighbours import KUEUE_LEASE
 from makeway.kube.policies import policies
 from makeway.kube.resources import KUEUE, MAKEWAY, RESOURCES
 
@@ -98,7 +99,9 @@ def _object(api: str, kind: str, name: str, namespace: str = "", **more: Any) ->
 
 
 def cluster_role() -> Object:
-    return _object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[*_reads(), *_writes()])
+    # Whether Kueue runs beside it: that one lease and no other.
+    kueue = _rule("coordination.k8s.io", ["leases"], ("get",)) | {"resourceNames": [KUEUE_LEASE]}
+    return _object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[*_reads(), *_writes(), kueue])
 
 
 def _reads() -> list[Object]:

@@ -14,6 +14,10 @@ from makeway.kube import standing
 from makeway.kube.actions import Steps, delete_object, patch_status
 from makeway.kube.world import World
 
+# One that is over in a moment is told once: how it ended. Of many at once more are.
+TOLD_AFTER_S: Final = 2.0
+MANY: Final = 16
+TOLD_AFTER_IF_MANY_S: Final = 10.0
 KEPT_S: Final = 7 * 86_400.0  # the record outlives the longest window that is counted from it
 
 
@@ -31,10 +35,18 @@ def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
     saves = _new_saves(record, world, now)
     if saves:
         change["saveSeconds"] = saves
-    if change:
+    told_from = (seconds(spec(record).get("plannedAt")) or 0.0) + _patience_s(world)
+    if change and phase in preemption.OPEN and now < told_from:
+        steps.look_again(told_from)
+    elif change:
         steps.actions.append(patch_status("Preemption", record, change))
     steps.look_again(seconds((spec(record).get("hold") or {}).get("until")))
     return steps
+
+
+def _patience_s(world: World) -> float:
+    many = world.copy.count_by("open preemptions", "") > MANY
+    return TOLD_AFTER_IF_MANY_S if many else TOLD_AFTER_S
 
 
 def unfinished(record: Json, world: World, now: float) -> bool:

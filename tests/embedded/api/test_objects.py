@@ -381,6 +381,28 @@ async def test_a_list_comes_in_pages(api: Api) -> None:
     assert (code, status["reason"]) == (400, "BadRequest")
 
 
+async def test_a_page_says_how_many_are_left_unless_a_selector_hides_it(api: Api) -> None:
+    for name in "cab":
+        await api.create(CONFIGS, {"metadata": {"name": name, "labels": {"app": "x"}}})
+    page = await api.get(CONFIGS, limit="1")
+    assert page["metadata"]["remainingItemCount"] == 2
+    selected = await api.get(CONFIGS, limit="1", labelSelector="app=x")
+    assert "remainingItemCount" not in selected["metadata"]
+    assert selected["metadata"]["continue"]
+
+
+async def test_what_comes_and_goes_between_pages_keeps_the_order(api: Api) -> None:
+    for name in ("b", "d", "f"):
+        await api.create(CONFIGS, {"metadata": {"name": name}})
+    page = await api.get(CONFIGS, limit="1")
+    await api.create(CONFIGS, {"metadata": {"name": "a"}})
+    await api.create(CONFIGS, {"metadata": {"name": "c"}})
+    await api.delete(f"{CONFIGS}/d")
+    rest = await api.get(CONFIGS, **{"continue": page["metadata"]["continue"]})
+    assert [item["metadata"]["name"] for item in rest["items"]] == ["c", "f"]
+    assert rest["metadata"]["resourceVersion"] == page["metadata"]["resourceVersion"]
+
+
 async def test_lists_are_narrowed_by_fields_and_labels(api: Api) -> None:
     await bound(api, "on-node")
     await api.create(PODS, pod("waiting", schedulerName="other"))

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from makeway.embedded.api import discovery, sessions
 from makeway.embedded.api.apply import server_side_apply
@@ -30,6 +25,7 @@ from makeway.embedded.api.http import (
     refusal_answer,
     success,
 )
+from makeway.embedded.api.lists import read_page, select_all
 from makeway.embedded.api.metrics import GROUP as METRICS
 from makeway.embedded.api.metrics import Metrics
 from makeway.embedded.api.objects import DeleteOptions, Objects
@@ -274,28 +270,7 @@ class App:
 
     async def _list(self, request: Request, target: Target) -> Answer:
         selection = self._selection(request, target)
-        limit = request.number("limit") or 0
-        after, version = _parse_continue(request.query.get("continue", ""))
-        store = self.store
-        await store.committed(store.version)
-        version = version or store.version
-        if selection.name and selection.namespace:
-            only = store.get(target.kind.store_key, selection.namespace, selection.name)
-            found = [only] if only is not None and selection(only) else []
-        else:
-            found = [
-                entry
-                for entry in store.sorted(target.kind.store_key, selection.namespace)
-                if selection(entry)
-            ]
-        if after:
-            found = [entry for entry in found if (entry.namespace, entry.name) > after]
-        metadata: Obj = {"resourceVersion": str(version)}
-        if limit and len(found) > limit:
-            last = found[limit - 1]
-            metadata["continue"] = _make_continue(version, last)
-            metadata["remainingItemCount"] = len(found) - limit
-            found = found[:limit]
+        found, metadata = await read_page(self.store, target.kind, selection, request)
         return Answer(self._form(request, target).many(found, metadata))
 
     async def _watch(self, request: Request, send: Send, target: Target) -> None:
@@ -416,11 +391,7 @@ class App:
     async def _delete_collection(self, request: Request, target: Target) -> Answer:
         options = await read_delete_options(request)
         selection = self._selection(request, target)
-        found = [
-            entry
-            for entry in self.store.sorted(target.kind.store_key, selection.namespace)
-            if selection(entry)
-        ]
+        found = select_all(self.store, target.kind, selection)
         context = self.objects.context(self._now())
         last = [self.objects.delete(target.kind, entry, options, context)[0] for entry in found]
         await self.store.committed(self.store.version)
@@ -451,19 +422,3 @@ async def read_delete_options(request: Request) -> DeleteOptions:
         version=conditions.get("resourceVersion") or "",
         dry_run=request.dry_run or "All" in (given.get("dryRun") or []),
     )
-
-
-def _make_continue(version: int, last: Entry) -> str:
-    text = msgspec.json.encode([version, last.namespace, last.name])
-    return base64.urlsafe_b64encode(text).decode()
-
-
-def _parse_continue(text: str) -> tuple[tuple[str, str] | None, int]:
-    if not text:
-        return None, 0
-    with contextlib.suppress(binascii.Error, ValueError, msgspec.MsgspecError):
-        version, namespace, name = msgspec.json.decode(
-            base64.urlsafe_b64decode(text), type=tuple[int, str, str]
-        )
-        return (namespace, name), version
-    raise bad_request("continue key is not valid: the token does not come from this server")

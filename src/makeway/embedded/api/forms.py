@@ -116,6 +116,7 @@ class Form:
     # ---- tables ----------------------------------------------------------------------------------
 
     def _table(self, entries: list[Entry], metadata: Obj) -> Obj:
+        now = self._now()
         return {
             "kind": "Table",
             "apiVersion": f"meta.k8s.io/{self.table}",
@@ -130,13 +131,12 @@ class Form:
                 }
                 for column in self.version.columns
             ],
-            "rows": [self._row(entry) for entry in entries],
+            "rows": [self._row(entry, now) for entry in entries],
         }
 
-    def _row(self, entry: Entry) -> Obj:
+    def _row(self, entry: Entry, now: float) -> Obj:
         # Columns of a converted version read that version's fields; events read the stored ones.
         obj = entry.decode() if self.kind.stored_as else self.decode(entry)
-        now = self._now()
         row: Obj = {"cells": [column.cell(obj, now) for column in self.version.columns]}
         if self._includes == "Object":
             row["object"] = msgspec.Raw(self._prefix + self.body(entry)[1:])

@@ -137,10 +137,11 @@ def _text_at(obj: Any, path: tuple[str, ...]) -> str:
 class Selection:
     """Which entries of a kind a request is about: namespace, labels and fields together."""
 
-    __slots__ = ("_fields", "_kind", "_labels", "name", "namespace", "plain")
+    __slots__ = ("_asked", "_fields", "_kind", "_labels", "name", "namespace", "plain")
 
     def __init__(self, kind: Kind, namespace: str, labels: str, fields: str) -> None:
         self._kind = kind
+        self._asked = (labels, fields)
         self.namespace = namespace
         self.name = ""
         self._labels = parse_labels(labels) if labels else None
@@ -167,6 +168,11 @@ class Selection:
         if path[-1] == "unschedulable" and value == "false":
             equal, value = not equal, "true"
         self._fields.append((path, equal, value))
+
+    @property
+    def key(self) -> tuple[str, str, tuple[str, str]]:
+        """Equal keys select the same objects."""
+        return (self.namespace, self.name, self._asked)
 
     def __call__(self, entry: Entry) -> bool:
         if self.plain:

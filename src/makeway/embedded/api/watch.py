@@ -1,18 +1,19 @@
-"""Watches: every committed change goes to those who asked for it, encoded once for all who want
-the same form.
+"""Watches: every committed change goes to those who asked for it.
 
-A watcher owns a queue of ready lines. Whoever reads too slowly is cut off when its queue grows too
-long; the client lists again, as it must be able to anyway.
+Watchers that want the same objects in the same form are one audience: what a batch of changes means to them is found and encoded
+once, however many they are. A watcher owns a queue of ready lines. Whoever reads too slowly is cut off when its queue grows too long;
+the client lists again, as it must be able to anyway.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
+from collections.abc import Hashable
 
 from makeway.embedded.api.forms import Form
 from makeway.embedded.api.http import Request, Send, encode, warning_header
+from makeway.embedded.api.lists import select_all
 from makeway.embedded.api.selectors import Selection
 from makeway.embedded.store import Change, Entry, Store, TooOldError
 from makeway.kinds.serving.refusal import Refusal
@@ -35,11 +36,11 @@ class Watcher:
         self._pending_bytes = 0
         self._ready = asyncio.Event()
 
-    def push(self, line: bytes) -> None:
+    def push(self, lines: bytes) -> None:
         if self.ended:
             return
-        self._pending.append(line)
-        self._pending_bytes += len(line)
+        self._pending.append(lines)
+        self._pending_bytes += len(lines)
         if self._pending_bytes > MAX_PENDING:
             # Nobody will read it any more, so it is not kept either.
             self._pending.clear()
@@ -54,8 +55,11 @@ class Watcher:
     async def take(self, timeout_s: float) -> bytes:
         """Everything that is ready, joined; empty after the timeout."""
         if not self._pending and not self.ended:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ready.wait(), timeout_s)
+            timer = asyncio.get_running_loop().call_later(timeout_s, self._ready.set)
+            try:
+                await self._ready.wait()
+            finally:
+                timer.cancel()
         lines = b"".join(self._pending)
         self._pending.clear()
         self._pending_bytes = 0
@@ -84,52 +88,70 @@ def _step_without_past(
     return ("DELETED", change.last) if in_reach else None
 
 
+class Audience:
+    """Watchers that hear the same of everything."""
+
+    __slots__ = ("form", "selection", "watchers")
+
+    def __init__(self, form: Form, selection: Selection) -> None:
+        self.form = form
+        self.selection = selection
+        self.watchers: set[Watcher] = set()
+
+    def tell(self, changes: list[Change]) -> None:
+        steps = [step_for(self.selection, change) for change in changes]
+        lines = b"".join([self.form.event(*step) for step in steps if step is not None])
+        if lines:
+            for watcher in self.watchers:
+                watcher.push(lines)
+
+
 class Hub:
     """Hands changes to watchers, by the kind of object that they watch."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._watchers: dict[str, set[Watcher]] = {}
+        self._audiences: dict[str, dict[Hashable, Audience]] = {}
         self._closed = False
         store.listen(self.publish)
 
     def publish(self, changes: list[Change]) -> None:
+        by_kind: dict[str, list[Change]] = {}
         for change in changes:
-            watchers = self._watchers.get(change.kind)
-            if watchers:
-                self._publish_one(change, watchers)
+            if change.kind in self._audiences:
+                by_kind.setdefault(change.kind, []).append(change)
+        for kind, found in by_kind.items():
+            for audience in self._audiences[kind].values():
+                audience.tell(found)
 
-    def _publish_one(self, change: Change, watchers: set[Watcher]) -> None:
-        lines: dict[tuple[str, ...], bytes] = {}
-        for watcher in watchers:
-            step = step_for(watcher.selection, change)
-            if step is None:
-                continue
-            key = (step[0], *watcher.form.shape)
-            line = lines.get(key)
-            if line is None:
-                line = lines[key] = watcher.form.event(*step)
-            watcher.push(line)
-
-    def add(self, kind: str, watcher: Watcher) -> None:
-        self._watchers.setdefault(kind, set()).add(watcher)
+    def add(self, watcher: Watcher) -> None:
+        form, selection = watcher.form, watcher.selection
+        audiences = self._audiences.setdefault(form.kind.store_key, {})
+        audience = audiences.setdefault((form.shape, selection.key), Audience(form, selection))
+        audience.watchers.add(watcher)
         if self._closed:
             watcher.end()
 
-    def discard(self, kind: str, watcher: Watcher) -> None:
-        self._watchers.get(kind, set()).discard(watcher)
+    def discard(self, watcher: Watcher) -> None:
+        kind, key = watcher.form.kind.store_key, (watcher.form.shape, watcher.selection.key)
+        audiences = self._audiences[kind]
+        audiences[key].watchers.discard(watcher)
+        if not audiences[key].watchers:
+            del audiences[key]
+        if not audiences:
+            del self._audiences[kind]
 
     def close(self) -> None:
         """End every watch now: the server is going down."""
         self._closed = True
-        for watchers in self._watchers.values():
-            for watcher in watchers:
-                watcher.end()
+        for audiences in self._audiences.values():
+            for audience in audiences.values():
+                for watcher in audience.watchers:
+                    watcher.end()
 
     # ---- one watch, from request to end ----------------------------------------------------------
 
     async def serve(self, request: Request, send: Send, form: Form, selection: Selection) -> None:
-        kind = form.kind.store_key
         watcher = Watcher(form, selection)
         try:
             first = await self._first_lines(request, form, selection)
@@ -138,12 +160,12 @@ class Hub:
             return
         # Registered without a pause after the first lines were gathered, so that no change falls
         # between.
-        self.add(kind, watcher)
+        self.add(watcher)
         try:
             await _start(send, request.warnings)
             await self._stream(request, send, watcher, first)
         finally:
-            self.discard(kind, watcher)
+            self.discard(watcher)
 
     async def _first_lines(self, request: Request, form: Form, selection: Selection) -> bytes:
         """What happened (or existed) before the watch began."""
@@ -159,11 +181,7 @@ class Hub:
         store = self._store
         if initial or asked in ("", "0"):
             await store.committed(store.version)
-            found = [
-                entry
-                for entry in store.sorted(form.kind.store_key, selection.namespace)
-                if selection(entry)
-            ]
+            found = select_all(store, form.kind, selection)
             lines = [form.event("ADDED", entry) for entry in found]
             if initial and request.flag("allowWatchBookmarks"):
                 lines.append(form.bookmark(store.version, initial_end=True))

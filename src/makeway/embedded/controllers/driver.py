@@ -86,13 +86,16 @@ class Controllers:
         clock: Clock | None = None,
         profiles: Mapping[str, Any] | None = None,
         without: Collection[str] = (),
+        pods: str = "",
     ) -> None:
-        """`without` names kinds that somebody else runs."""
+        """`without` names kinds that somebody else runs; `pods` are the labels of pods to look at, without it all."""
         self._clock: Clock = clock or SystemClock()
         self._client = client
         self._profiles = profiles or {}
         self.mirrors: dict[Resource, Mirror] = {
-            resource: Mirror(client, resource, resource.api_version, kind)
+            resource: Mirror(
+                client, resource, resource.api_version, kind, pods if resource == PODS else ""
+            )
             for resource, kind in (
                 (PODS, "Pod"),
                 (JOBS, "Job"),
@@ -312,4 +315,4 @@ async def run_controllers(
 
 async def run_models(client: Client, profiles: Mapping[str, Any] | None = None) -> None:
     """Pods for Models on a cluster without KubeAI, until cancelled."""
-    await Controllers(client, None, profiles).run_models()
+    await Controllers(client, None, profiles, pods=models.LABEL).run_models()

@@ -64,13 +64,11 @@ def since(text: str | None, now: float) -> str:
 
 def at(obj: Any, *path: str | int) -> Any:
     """The value at a path, or None where the path ends early."""
-    for step in path:
-        if isinstance(obj, dict):
-            obj = obj.get(step)
-        elif isinstance(obj, list) and isinstance(step, int) and step < len(obj):
+    try:
+        for step in path:
             obj = obj[step]
-        else:
-            return None
+    except (KeyError, IndexError, TypeError):
+        return None
     return obj
 
 
