@@ -659,6 +659,10 @@ class Seating:
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
             return [self._admit(workload, binds)]
+        if self.policy.victims == "kube" and not room.victims:
+            # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left.
+            why = self.why_not(workload, Shortfall(demand=demands[0], placed=0))
+            return [Wait(workload=workload.id, reason=why, parked=True)]
         return self.make_way(workload, room, nominations=binds)
 
     def _take_if_free(
