@@ -35,7 +35,11 @@ WRITES: Final = (
     ("", ("persistentvolumeclaims",), ("patch",)),  # the chosen node of a volume that binds late
     ("batch", ("jobs",), ("patch",)),  # suspend and resume
     (KUEUE, ("workloads",), ("create", "patch", "delete")),
-    (KUEUE, ("clusterqueues", "resourceflavors"), ("patch",)),  # their finalizer
+    (
+        KUEUE,
+        ("clusterqueues", "resourceflavors", "admissionchecks", "topologies"),
+        ("patch",),  # their finalizer
+    ),
     (
         KUEUE,
         ("workloads/status", "clusterqueues/status", "localqueues/status", "cohorts/status"),
