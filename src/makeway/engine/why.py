@@ -18,6 +18,7 @@ from makeway.engine.entries import Entry
 from makeway.engine.joint import Joint
 from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
+from makeway.engine.occupancy import occupies
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.quota import QuotaNode
@@ -47,6 +48,12 @@ def why(state: State, workload: WorkloadId, now: float, policy: Policy) -> Reaso
     with _cycle_of(state, now, policy) as joint:
         if asked.admission is not None:
             return _why_no_nodes_yet(state, joint, asked, asked.admission)
+        if (
+            asked.needs == "nodes"
+            and asked.id not in state.occupancy.waiting
+            and _runs(state, asked)
+        ):
+            return None
         standing = why_waiting(state, asked, now)
         if standing is None or standing.kind not in ("behind", "equal-failed"):
             return standing
@@ -60,6 +67,10 @@ def why(state: State, workload: WorkloadId, now: float, policy: Policy) -> Reaso
         if not entry.nominated:
             return entry.reason
         return _explain(state, nominator, joint, entry)
+
+
+def _runs(state: State, workload: Workload) -> bool:
+    return any(occupies(pod) for pod in state.occupancy.members(workload.id))
 
 
 @contextmanager

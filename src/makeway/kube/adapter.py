@@ -111,6 +111,13 @@ class KubeCluster:
             synced.set()
             await asyncio.sleep(LOOK_FOR_KINDS_EVERY_S)
 
+    async def load(self) -> None:
+        """All that the API holds, once: for who asks a question and decides nothing."""
+        for kind in await self._newly_served():
+            for obj in await self._client.list(RESOURCES[kind]):
+                self.copy.take(kind, obj)
+            self.world.watched.add(kind)
+
     async def _newly_served(self) -> list[str]:
         """Kinds that the API serves and that are not watched yet."""
         unwatched = [kind for kind in RESOURCES if kind not in self.served]
