@@ -405,6 +405,63 @@ async def test_mistakes_are_refused_by_the_server_itself(
         assert said in await box.kubectl("apply", "-f", "-", text=wrong, fails=True)
 
 
+def changed(text: str, *path_and_value: Any) -> str:
+    """The same object with one field set."""
+    *path, last, value = path_and_value
+    obj = json.loads(text)
+    inner = obj
+    for field in path:
+        inner = inner.setdefault(field, {})
+    inner[last] = value
+    return json.dumps(obj)
+
+
+QUEUED_POD = {"labels": {"kueue.x-k8s.io/queue-name": "lab"}}
+MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
+GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
+GROUP_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (job("j", queue="Not_A_Name"), "a lowercase RFC 1123 subdomain must consist of"),
+        (
+            changed(job("j"), "metadata", "labels", "kueue.x-k8s.io/max-exec-time-seconds", "0"),
+            'max-exec-time-seconds]: Invalid value: "0": should be greater than 0',
+        ),
+        (
+            changed(job("j"), "metadata", "annotations", MIN_PARALLELISM, "3"),
+            "job-min-parallelism]: Invalid value: 3: should be between 0 and 0",
+        ),
+        (
+            changed(pod("p", **QUEUED_POD), "metadata", "labels", GROUP_NAME, "g"),
+            "Required value: both the 'kueue.x-k8s.io/pod-group-total-count' annotation and",
+        ),
+        (
+            changed(pod("p", **QUEUED_POD), "metadata", "annotations", GROUP_TOTAL, "2"),
+            "pod-group-name]: Required value: both",
+        ),
+    ],
+)
+async def test_mistakes_in_queued_work_are_refused_on_arrival(wrong: str, said: str) -> None:
+    async with machine() as box:
+        assert said in await box.kubectl("create", "-f", "-", text=wrong, fails=True)
+
+
+async def test_a_job_that_runs_keeps_its_queue_and_its_kind_of_priority() -> None:
+    async with machine() as box:
+        await box.apply(NODE + "---" + QUEUE + "---" + PRIORITIES)
+        await box.apply(prioritized("works", "low"))
+        await box.settled()
+        label = ("label", "job", "works", "--overwrite")
+        refused = await box.kubectl(*label, "kueue.x-k8s.io/queue-name=other", fails=True)
+        assert 'queue-name]: Invalid value: "other": field is immutable' in refused
+        refused = await box.kubectl(*label, "kueue.x-k8s.io/priority-class-", fails=True)
+        assert "WorkloadPriorityClass cannot be removed from a workload" in refused
+        await box.kubectl(*label, "kueue.x-k8s.io/priority-class=high")
+
+
 async def test_the_shares_of_a_cohort_are_told_under_fair_sharing() -> None:
     async with machine(Configuration(fair_sharing=FairSharing())) as box:
         await box.apply(NODE)

@@ -40,7 +40,7 @@ class MemoryApi:
         self.clock = clock
         self.told: list[Tell] = []
         self.log: list[str] = []
-        self.refuse: set[str] = set()  # "patch Workload", "create Preemption", …
+        self.refuse: set[str] = set()  # "patch Workload", "bindpod Pod one", …
         self.calls = 0
         self.quiet = True
         self._numbers = itertools.count(1)
@@ -81,7 +81,7 @@ class MemoryApi:
             return True
         kind = "Pod" if isinstance(action, BindPod) else action.kind
         verb = type(action).__name__.lower()
-        if f"{verb} {kind}" in self.refuse:
+        if self.refuse & {f"{verb} {kind}", f"{verb} {kind} {_name(action)}"}:
             return False
         self.calls += 1
         match action:
@@ -146,6 +146,10 @@ class MemoryApi:
         found["metadata"]["deletionTimestamp"] = timestamp(self.clock.now() + grace)
         found["metadata"]["deletionGracePeriodSeconds"] = grace
         self.put(action.kind, found)
+
+
+def _name(action: Create | Patch | Delete | BindPod) -> str:
+    return str(action.obj["metadata"]["name"]) if isinstance(action, Create) else action.name
 
 
 def _merge(target: Object, patch: Object) -> None:

@@ -259,6 +259,21 @@ def describe(
 
 
 @app.command()
+def explain(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A job, a workload, a pod group or a pod.")
+    ],
+    namespace: NamespaceOption = "default",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why it waits: what is missing where, who has it, what keeps them safe, what would let it run."""
+    from makeway.cli import explain as command
+
+    command.explain(home, name, namespace)
+
+
+@app.command()
 def delete(
     what: Annotated[
         list[str] | None,

@@ -33,6 +33,7 @@ from makeway.kube import gated, jobs, podgroups, pods, queues, standing, workloa
 from makeway.kube.actions import Chain, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
+from makeway.kube.gangs import GangKeeper
 from makeway.kube.history import History
 from makeway.kube.preempting import reconcile_preemption, unfinished
 from makeway.kube.projection import Projection
@@ -42,6 +43,7 @@ from makeway.kube.world import World, pod_parties
 from makeway.kube.writer import Writer
 from makeway.model.decision import Plan
 from makeway.model.event import Event
+from makeway.model.history import Past
 from makeway.model.workload import WorkloadId
 
 log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class KubeCluster:
         self.projection = Projection(self.world, lambda scheduler: not names or scheduler in names)
         self.writer = Writer(client, self.copy, clock)
         self.applier = Applier(self.world, self.projection)
+        self.gangs = GangKeeper(self.world, self.projection)
         self._client = client
         self._clock = clock
         self._changed = asyncio.Event()
@@ -107,6 +110,13 @@ class KubeCluster:
                 self.world.watched.add(kind)
             synced.set()
             await asyncio.sleep(LOOK_FOR_KINDS_EVERY_S)
+
+    async def load(self) -> None:
+        """All that the API holds, once: for who asks a question and decides nothing."""
+        for kind in await self._newly_served():
+            for obj in await self._client.list(RESOURCES[kind]):
+                self.copy.take(kind, obj)
+            self.world.watched.add(kind)
 
     async def _newly_served(self) -> list[str]:
         """Kinds that the API serves and that are not watched yet."""
@@ -175,11 +185,13 @@ class KubeCluster:
                     self._note_door(key(door))
                 self._mark_workloads(self.copy.by("workloads by cluster queue", key_))
                 self._mark_all("ResourceFlavor")
+                self._mark_all("AdmissionCheck")
             case "LocalQueue":
                 self._note_door(key_)
                 self._mark("ClusterQueue", str(spec(after or before or {}).get("clusterQueue", "")))
             case "ResourceFlavor" | "AdmissionCheck" | "Topology" | "Cohort":
                 self._mark(kind, key_)
+                self._mark_all("Topology")
                 self._mark_all("ClusterQueue")
                 self._mark_all("LocalQueue")
                 self._mark_workloads(
@@ -333,8 +345,8 @@ class KubeCluster:
                 return queues.reconcile_cluster_queue(found, self.world, now)
             case "LocalQueue":
                 return queues.reconcile_local_queue(found, self.world, now)
-            case "ResourceFlavor":
-                return queues.reconcile_flavor(found, self.world)
+            case "ResourceFlavor" | "AdmissionCheck" | "Topology":
+                return queues.reconcile_used(what, found, self.world)
             case "Cohort":
                 return queues.reconcile_cohort(found, self.world)
             case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
@@ -399,8 +411,8 @@ class KubeCluster:
     def changes(self) -> Sequence[Event]:
         return self.projection.drain()
 
-    def history(self) -> dict[str, tuple[float, ...]]:
-        return dict(self._history.times)
+    def history(self) -> dict[str, Past]:
+        return dict(self._history.past)
 
     def wake_at(self) -> float | None:
         return self._timers[0][0] if self._timers else None
@@ -408,7 +420,7 @@ class KubeCluster:
     def decide_at(self) -> float | None:
         now = self._clock.now()
         times = [until for _, until in self._refusals.values() if until > now]
-        put_off = (self.applier.publisher.later, self.applier.later)
+        put_off = (self.applier.publisher.later, self.applier.later, self.gangs.later)
         times += [at for at in put_off if at is not None]
         return min(times, default=None)
 
@@ -426,6 +438,7 @@ class KubeCluster:
         on_record = "Preemption" in self.served
         await self._carry_out(self.applier.chains(plan, now, on_record=on_record), now)
         await self._carry_out(self.applier.nominations(plan, now), now)
+        await self.writer.run_all(self.gangs.look(plan.decisions, now))
 
     async def _carry_out(self, asked: list[Chain], now: float) -> None:
         for chain, well in await self.writer.run_all(

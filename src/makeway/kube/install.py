@@ -61,6 +61,12 @@ PLACES: Final = {
     "MutatingWebhookConfiguration": Resource(
         "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", False
     ),
+    "ValidatingAdmissionPolicy": Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", False
+    ),
+    "ValidatingAdmissionPolicyBinding": Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", False
+    ),
     "CustomResourceDefinition": DEFINITIONS,
 }
 

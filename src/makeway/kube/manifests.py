@@ -16,7 +16,7 @@ from makeway.kinds.crds import custom_resource_definitions
 from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kube import webhook
 from makeway.kube.neighbours import KUEUE_LEASE
-from makeway.kube.policies import policies
+from makeway.kube.policies import policies, validation
 from makeway.kube.resources import KUEUE, MAKEWAY, RESOURCES
 
 Object = dict[str, Any]
@@ -40,7 +40,11 @@ WRITES: Final = (
     ("", ("persistentvolumeclaims",), ("patch",)),  # the chosen node of a volume that binds late
     ("batch", ("jobs",), ("patch",)),  # suspend and resume
     (KUEUE, ("workloads",), ("create", "patch", "delete")),
-    (KUEUE, ("clusterqueues", "resourceflavors"), ("patch",)),  # their finalizer
+    (
+        KUEUE,
+        ("clusterqueues", "resourceflavors", "admissionchecks", "topologies"),
+        ("patch",),  # their finalizer
+    ),
     (
         KUEUE,
         ("workloads/status", "clusterqueues/status", "localqueues/status", "cohorts/status"),
@@ -88,6 +92,7 @@ def cluster_objects(options: Options) -> list[Object]:
         _priority_class(),
         _config_map(options),
         *(_webhook(options.webhook, place) if options.webhook else policies(place)),
+        *validation(place),
         _service(options),
         _deployment(options),
     ]

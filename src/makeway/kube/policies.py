@@ -22,6 +22,7 @@ from makeway.kinds.metadata import (
 )
 from makeway.kinds.promises import CHECKPOINT_ON_TERM, EXTERNAL, PLACEMENT
 from makeway.kinds.serving.notice import LONGEST_NOTICE_S, SPARE_S
+from makeway.kube.validation import validating_binding, validating_policies
 
 Object = dict[str, Any]
 Resources = tuple[tuple[str, str], ...]  # group and plural of each
@@ -63,7 +64,7 @@ _OURS_TO_PLACE: Final = (
 
 
 def policies(namespace: str) -> list[Object]:
-    """All policies with their bindings. Pods of the cluster itself and ours are left alone."""
+    """What is changed, with the bindings. Pods of the cluster itself and ours are left alone."""
     found: list[Object] = []
     for made in (
         *_default_queue_of_jobs(),
@@ -74,10 +75,21 @@ def policies(namespace: str) -> list[Object]:
         _place_pods(),
         _give_notice(),
     ):
-        spec = made["spec"]
-        spec["matchConstraints"]["namespaceSelector"] = unmanaged(namespace)
-        found += [made, _binding(made)]
+        found += [_outside(made, namespace), _binding(made)]
     return found
+
+
+def validation(namespace: str) -> list[Object]:
+    """What is refused, with the bindings."""
+    found: list[Object] = []
+    for made in validating_policies():
+        found += [_outside(made, namespace), validating_binding(made)]
+    return found
+
+
+def _outside(policy: Object, namespace: str) -> Object:
+    policy["spec"]["matchConstraints"]["namespaceSelector"] = unmanaged(namespace)
+    return policy
 
 
 def unmanaged(namespace: str) -> Object:

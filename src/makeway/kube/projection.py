@@ -113,6 +113,11 @@ class Projection:
         found = self._known.get((Workload, workload_id))
         return found if isinstance(found, Workload) else None
 
+    def members(self, workload_id: str) -> list[Pod]:
+        """The workload's pods that exist, as the engine sees them."""
+        found = (self._pod(key(one)) for one in self._world.pods_of(workload_id))
+        return [one for one in found if one is not None]
+
     def assume_placement(self, workload_id: str, placement: tuple[Placed, ...]) -> None:
         """Decided, and kept in mind until its pods exist: written down only where losing it would break a gang."""
         self._assumed[workload_id] = placement
