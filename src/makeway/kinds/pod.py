@@ -49,6 +49,8 @@ _PROTECTED: Final = {
     ("quota.scheduling.koordinator.sh/preemptible", "false"),
 }
 
+LONGEST_WARMUP_S: Final = 900.0
+
 
 def pod_shape(pod: Json) -> PodShape:
     """What it asks for. Where it is, is no part of that: pods of one template are alike wherever they run."""
@@ -137,6 +139,21 @@ def started_at(pod: Json) -> float | None:
     return seconds(status(pod).get("startTime")) if phase(pod) == "Running" else None
 
 
+def warmup_s(pod: Json) -> float | None:
+    """How long it took from its start until it could work; only a probe tells that it does more than run."""
+    containers = spec(pod).get("containers") or []
+    if not any(c.get("readinessProbe") or c.get("startupProbe") for c in containers):
+        return None
+    ready = conditions.find(pod, "Ready") or {}
+    since = seconds(ready.get("lastTransitionTime"))
+    start = seconds(status(pod).get("startTime"))
+    if ready.get("status") != "True" or since is None or start is None:
+        return None
+    took = since - start
+    # What took longer was rather ready before, and is so again.
+    return took if 0 <= took <= LONGEST_WARMUP_S else None
+
+
 def pod_from(pod: Json, workload: WorkloadId, pod_set: str, shape: PodShape | None = None) -> Pod:
     """`shape`, where it was read before."""
     node = spec(pod).get("nodeName")
@@ -160,6 +177,7 @@ def pod_from(pod: Json, workload: WorkloadId, pod_set: str, shape: PodShape | No
         grace_s=grace_s(pod),
         checkpoint=checkpoint(own) if own else None,
         owned=controller(pod) is not None,
+        warmup_s=warmup_s(pod),
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from makeway.control.clock import timestamp
 from makeway.kinds.metadata import Json, Object, seconds, spec, status
 from makeway.model.decision import Bind, Evict, Hold
+from makeway.model.history import Eviction
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
 from makeway.model.reason import Reason
@@ -27,6 +28,14 @@ RECREATED: Final = "Recreated"
 WAITS_FOR_PODS: Final = "WaitsForReplacementPods"
 ENDED: Final = "Preempted"
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
+
+
+class Loss(NamedTuple):
+    """One eviction of one owner's work; how long its save took, where that was seen."""
+
+    owner: str
+    eviction: Eviction
+    save_s: float | None
 
 
 def preemption_name(preemptor_uid: str, attempt: int) -> str:
@@ -45,6 +54,7 @@ def compose(
     *,
     attempt: int,
     preemptor_uid: str,
+    preemptor_owner_uid: str = "",
     home: str,
     uids: dict[str, tuple[str, str]],
     pod_uids: dict[str, str],
@@ -75,6 +85,7 @@ def compose(
         "spec": {
             "preemptor": hold.workload,
             "preemptorUID": preemptor_uid,
+            "preemptorOwnerUID": preemptor_owner_uid,
             "attempt": attempt,
             "rule": hold.rule,
             "victims": victims,
@@ -171,13 +182,23 @@ def evictions(obj: Json) -> list[Evict]:
     ]
 
 
-def losses(obj: Json) -> list[tuple[str, float]]:
-    """Whose work was evicted, and when: pods are recreated, so the history is their owner's."""
+def losses(obj: Json) -> list[Loss]:
+    """Whose work was evicted, when and for whom: pods are recreated, so the history is their owner's."""
     if status(obj).get("phase") == "Planned":
         return []  # nobody was told for a while: it may come to nothing
-    at = seconds(spec(obj).get("plannedAt")) or 0.0
-    named = (v.get("ownerUID") or v.get("uid") for v in spec(obj).get("victims") or [])
-    return [(str(owner), at) for owner in named if owner]
+    said = spec(obj)
+    at = seconds(said.get("plannedAt")) or 0.0
+    by = str(said.get("preemptorOwnerUID") or said.get("preemptorUID") or "")
+    took = status(obj).get("saveSeconds") or {}
+    found = []
+    for victim in said.get("victims") or []:
+        owner = str(victim.get("ownerUID") or victim.get("uid") or "")
+        if owner:
+            save_s = took.get(victim.get("workload"))
+            found.append(
+                Loss(owner, Eviction(at=at, by=by), None if save_s is None else float(save_s))
+            )
+    return found
 
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:

@@ -43,6 +43,7 @@ from makeway.kube.world import World, pod_parties
 from makeway.kube.writer import Writer
 from makeway.model.decision import Plan
 from makeway.model.event import Event
+from makeway.model.history import Past
 from makeway.model.workload import WorkloadId
 
 log = logging.getLogger(__name__)
@@ -109,6 +110,13 @@ class KubeCluster:
                 self.world.watched.add(kind)
             synced.set()
             await asyncio.sleep(LOOK_FOR_KINDS_EVERY_S)
+
+    async def load(self) -> None:
+        """All that the API holds, once: for who asks a question and decides nothing."""
+        for kind in await self._newly_served():
+            for obj in await self._client.list(RESOURCES[kind]):
+                self.copy.take(kind, obj)
+            self.world.watched.add(kind)
 
     async def _newly_served(self) -> list[str]:
         """Kinds that the API serves and that are not watched yet."""
@@ -403,8 +411,8 @@ class KubeCluster:
     def changes(self) -> Sequence[Event]:
         return self.projection.drain()
 
-    def history(self) -> dict[str, tuple[float, ...]]:
-        return dict(self._history.times)
+    def history(self) -> dict[str, Past]:
+        return dict(self._history.past)
 
     def wake_at(self) -> float | None:
         return self._timers[0][0] if self._timers else None

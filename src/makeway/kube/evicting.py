@@ -230,6 +230,7 @@ class Evictor:
             evicts,
             attempt=preemption.attempts(known, asked_by) + 1,
             preemptor_uid=asked_by,
+            preemptor_owner_uid=model.owner_uid if model is not None else "",
             home=preemptor.split("/", 1)[0],
             uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
             pod_uids={

@@ -1,4 +1,4 @@
-"""When each owner's work was evicted, read from the Preemption objects and kept up to date one object at a time.
+"""What is remembered of each owner's evictions, read from the Preemption objects and kept up to date one object at a time.
 
 Protection against repeated losses asks for it in every cycle, and there may be many thousand records of the last week.
 """
@@ -6,13 +6,15 @@ Protection against repeated losses asks for it in every cycle, and there may be 
 from __future__ import annotations
 
 from makeway.kinds.metadata import Object
-from makeway.kinds.preemption import losses
+from makeway.kinds.preemption import Loss, losses
 from makeway.kube.copy import LocalCopy
+from makeway.model.history import Past
 
 
 class History:
     def __init__(self, copy: LocalCopy) -> None:
-        self.times: dict[str, tuple[float, ...]] = {}  # by owner, oldest first
+        self.past: dict[str, Past] = {}  # by owner
+        self._losses: dict[str, list[Loss]] = {}
         copy.listen(self._note)
 
     def _note(self, kind: str, _key: str, before: Object | None, after: Object | None) -> None:
@@ -22,16 +24,21 @@ class History:
         now = losses(after) if after is not None else []
         if was == now:
             return
-        for owner, at in was:
-            self._forget(owner, at)
-        for owner, at in now:
-            self.times[owner] = tuple(sorted((*self.times.get(owner, ()), at)))
+        for loss in was:
+            self._losses[loss.owner].remove(loss)
+        for loss in now:
+            self._losses.setdefault(loss.owner, []).append(loss)
+        for owner in dict.fromkeys(loss.owner for loss in (*was, *now)):
+            self._sum_up(owner)
 
-    def _forget(self, owner: str, at: float) -> None:
-        left = list(self.times.get(owner, ()))
-        if at in left:
-            left.remove(at)
-        if left:
-            self.times[owner] = tuple(left)
-        else:
-            self.times.pop(owner, None)
+    def _sum_up(self, owner: str) -> None:
+        found = self._losses[owner]
+        if not found:
+            del self._losses[owner]
+            self.past.pop(owner, None)
+            return
+        saves = [loss.save_s for loss in found if loss.save_s is not None]
+        self.past[owner] = Past(
+            evictions=tuple(sorted((loss.eviction for loss in found), key=lambda e: (e.at, e.by))),
+            save_s=max(saves, default=None),
+        )

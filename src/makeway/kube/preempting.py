@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import Final
 
 from makeway.kinds import pod, preemption
-from makeway.kinds.metadata import Json, Object, key, seconds, spec, status, terminating, uid
+from makeway.kinds.metadata import (
+    Json,
+    Object,
+    created_at,
+    key,
+    seconds,
+    spec,
+    status,
+    terminating,
+    uid,
+)
 from makeway.kube import standing
 from makeway.kube.actions import Steps, delete_object, patch_status
 from makeway.kube.world import World
@@ -32,6 +42,9 @@ def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
         return steps
     phase, message = _phase(record, world, now)
     change = preemption.progress(record, phase, message, now)
+    saves = _new_saves(record, world, now)
+    if saves:
+        change["saveSeconds"] = saves
     told_from = (seconds(spec(record).get("plannedAt")) or 0.0) + _patience_s(world)
     if change and phase in preemption.OPEN and now < told_from:
         steps.look_again(told_from)
@@ -70,6 +83,31 @@ def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
     if any(done):
         return "Evicting", f"{sum(done)} of {len(done)} victim(s) told"
     return "Planned", ""
+
+
+def _new_saves(record: Json, world: World, now: float) -> dict[str, float]:
+    """Victims that have left since the last look, and how long that took: the next price goes by it."""
+    planned = seconds(spec(record).get("plannedAt"))
+    known = status(record).get("saveSeconds") or {}
+    if planned is None:
+        return {}
+    return {
+        str(victim["workload"]): round(max(0.0, now - planned), 1)
+        for victim in spec(record).get("victims") or []
+        if victim["workload"] not in known and _left(victim, world, planned)
+    }
+
+
+def _left(victim: Json, world: World, planned: float) -> bool:
+    """None of its pods that ran when it was chosen is there any more."""
+    if victim.get("pods"):
+        found = [world.copy.get("Pod", pod_key) for pod_key in victim["pods"]]
+        named = set(victim.get("podUIDs") or [])
+        return all(one is None or uid(one) not in named or pod.ended(one) for one in found)
+    return not any(
+        spec(one).get("nodeName") and not pod.ended(one) and created_at(one) <= planned
+        for one in world.pods_of(str(victim.get("workload")))
+    )
 
 
 def _placed(record: Json, found: Json | None, pods: list[Object]) -> bool:
