@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -539,8 +539,14 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def replica(world: Kube, name: str) -> AsyncIterator[Process]:
+async def replica(world: Kube, name: str, schedulers: Sequence[str] = ()) -> AsyncIterator[Process]:
+    """`schedulers` are the names it answers to; without any, its own."""
     port = free_port()
+    config: list[str] = []
+    if schedulers:
+        file = world.home / f"{name}.yaml"
+        file.write_text(f"makeway: {{schedulerNames: [{', '.join(schedulers)}]}}\n")
+        config = [f"--config={file}"]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -549,6 +555,7 @@ async def replica(world: Kube, name: str) -> AsyncIterator[Process]:
         f"--kubeconfig={world.scheduler_kubeconfig}",
         f"--listen=127.0.0.1:{port}",
         "--log-format=json",
+        *config,
         env={**os.environ, "POD_NAME": name, "HOME": str(world.home)},
         stderr=(world.home / f"{name}.log").open("ab"),
     )
