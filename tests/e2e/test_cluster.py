@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import aiohttp
 import pytest
 from tools.control_plane import free_port
 
+from makeway.certificates import make_certificates
 from makeway.client import ApiError, Client, from_kubeconfig
 from makeway.client.resource import LEASES, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
@@ -27,7 +28,9 @@ from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAMESPACE, Options
 from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
+from makeway.kube.policies import policies
 from makeway.kube.resources import RESOURCES
+from makeway.kube.webhook import PATH, configuration
 from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
 
@@ -294,6 +297,47 @@ async def test_who_saves_on_sigterm_gets_the_time_for_it(saves: str, grace: int)
         assert found["spec"]["terminationGracePeriodSeconds"] == grace
 
 
+async def test_where_the_server_has_no_policies_a_webhook_does_the_same(tmp_path: Path) -> None:
+    pems = make_certificates("webhook", time.time(), ["localhost"], ["127.0.0.1"])
+    (tmp_path / "tls.crt").write_bytes(pems.certificate)
+    (tmp_path / "tls.key").write_bytes(pems.key)
+    address = f"127.0.0.1:{free_port()}"
+    hook = configuration(pems.authority, {"url": f"https://{address}{PATH}"}, NAMESPACE)
+    arguments = (f"--webhook={address}", f"--webhook-certificates={tmp_path}")
+    queue = {"kueue.x-k8s.io/queue-name": "lab"}
+    async with machine() as box, Client(from_kubeconfig(box.backend.kubeconfig)) as admin:
+        assert isinstance(box.backend, Kube)
+        try:
+            for policy in policies(NAMESPACE):
+                await box.kubectl("delete", policy["kind"].lower(), policy["metadata"]["name"])
+            async with replica(box.backend, "hooked", *arguments) as one:
+                await eventually(lambda: ready(one), 20, "it is ready")
+                await box.apply(json.dumps(hook))
+
+                async def suspended() -> bool:
+                    return bool((await as_it_arrives(box, job("queued")))["spec"].get("suspend"))
+
+                await box.until(suspended, what="a queued job arrives suspended")
+                assert not (await as_it_arrives(box, job("free", queue="")))["spec"].get("suspend")
+                found = await as_it_arrives(box, pod("queued", labels=queue))
+                assert len(found["spec"]["schedulingGates"]) == 2
+                assert found["spec"]["schedulerName"] == "makeway"
+                saves = {"makeway.dev/checkpoint-on-term": "45s"}
+                found = await as_it_arrives(box, pod("saves", annotations=saves))
+                assert found["spec"]["terminationGracePeriodSeconds"] == 50
+            # Nobody answers: what names a queue waits for better times, everything else goes on.
+            said = await box.kubectl(
+                "create", "-f", "-", "--dry-run=server", text=job("queued"), fails=True
+            )
+            assert "queued.makeway.dev" in said
+            assert (await as_it_arrives(box, pod("plain")))["metadata"]["name"] == "plain"
+        finally:
+            await box.kubectl(
+                "delete", "mutatingwebhookconfiguration", "makeway", "--ignore-not-found"
+            )
+            await back_again(admin)
+
+
 async def test_queues_and_flavors_stay_while_they_are_in_use() -> None:
     async with machine() as box:
         await box.apply(NODE)
@@ -539,14 +583,8 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def replica(world: Kube, name: str, schedulers: Sequence[str] = ()) -> AsyncIterator[Process]:
-    """`schedulers` are the names it answers to; without any, its own."""
+async def replica(world: Kube, name: str, *more: str) -> AsyncIterator[Process]:
     port = free_port()
-    config: list[str] = []
-    if schedulers:
-        file = world.home / f"{name}.yaml"
-        file.write_text(f"makeway: {{schedulerNames: [{', '.join(schedulers)}]}}\n")
-        config = [f"--config={file}"]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -555,7 +593,7 @@ async def replica(world: Kube, name: str, schedulers: Sequence[str] = ()) -> Asy
         f"--kubeconfig={world.scheduler_kubeconfig}",
         f"--listen=127.0.0.1:{port}",
         "--log-format=json",
-        *config,
+        *more,
         env={**os.environ, "POD_NAME": name, "HOME": str(world.home)},
         stderr=(world.home / f"{name}.log").open("ab"),
     )

@@ -93,10 +93,10 @@ async def test_the_walkthrough_ends_as_told_when_the_leader_is_killed(
         kube_backend() as world,
         Client(from_kubeconfig(world.kubeconfig)) as admin,
         pretending(world),
-        replica(world, "one", SCHEDULER_NAMES) as one,
+        replica(world, "one", answering_all(world)) as one,
     ):
         await eventually(one.leads, 20, "the first leads")
-        async with replica(world, "two", SCHEDULER_NAMES) as two:
+        async with replica(world, "two", answering_all(world)) as two:
             killing = asyncio.create_task(kill_and_time(one, two, moment))
             for path in (*story.setting, story.first):
                 await kubectl(world, path.read_text())
@@ -110,6 +110,13 @@ async def test_the_walkthrough_ends_as_told_when_the_leader_is_killed(
             assert took <= TAKEOVER_S
             assert len(await admin.list(PREEMPTIONS)) == 1
             assert overfull(world.app.store) == []
+
+
+def answering_all(world: Kube) -> str:
+    """A configuration for every scheduler name of the walkthroughs."""
+    file = world.home / "all-schedulers.yaml"
+    file.write_text(f"makeway: {{schedulerNames: [{', '.join(SCHEDULER_NAMES)}]}}\n")
+    return f"--config={file}"
 
 
 async def kill_and_time(leader: Process, other: Process, after_s: float) -> float:
