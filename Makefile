@@ -46,7 +46,7 @@ cluster: kubectl
 # On a real API server: the walkthroughs, the install, the takeover and faults; what kube-scheduler would have done; a third of the recordings.
 test-cluster: kubectl
 	@.venv/bin/python -m tools.kube_binaries
-	@MAKEWAY_WHOLE_SUITE=1 .venv/bin/python -m pytest --backend kube -m "not slow" tests/e2e/test_cluster.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/e2e/test_faults_on_cluster.py tests/e2e/test_zz_rights.py
+	@MAKEWAY_WHOLE_SUITE=1 .venv/bin/python -m pytest --backend kube -m "not slow" tests/e2e/test_cluster.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/e2e/test_living_with_others.py tests/e2e/test_faults_on_cluster.py tests/e2e/test_failover.py tests/e2e/test_zz_rights.py
 	@.venv/bin/python -m pytest --backend kube -m "not slow" tests/differential tests/golden/test_on_cluster.py
 
 check: setup
