@@ -264,3 +264,21 @@ async def test_a_class_that_changes_its_value_changes_who_waits_and_who_runs() -
     await b.settle()
 
     assert b.workload_of("train")["spec"]["priority"] == 5
+
+
+async def test_a_finished_one_is_kept_as_long_as_was_said_and_does_not_come_back() -> None:
+    b = board(config="objectRetentionPolicies: {workloads: {afterFinished: 10m}}")
+    await running(b)
+    done = {"type": "Complete", "status": "True", "reason": "Done", "message": ""}
+    b.patch("Job", "default/train", {"status": {"succeeded": 1, "conditions": [done]}})
+    await b.settle()
+
+    await b.wait(590)
+    assert len(b.cluster.copy.all("Workload")) == 1
+    await b.wait(11)
+
+    assert b.cluster.copy.all("Workload") == []
+    assert b.told("Deleted") == ["Deleted finished workload due to elapsed retention"]
+    b.patch("Job", "default/train", {"metadata": {"labels": {"again": "looked-at"}}})
+    await b.settle()
+    assert b.cluster.copy.all("Workload") == []
