@@ -274,11 +274,11 @@ async def test_a_finished_one_is_kept_as_long_as_was_said_and_does_not_come_back
     await b.settle()
 
     await b.wait(590)
-    assert len(b.cluster.copy.all("Workload")) == 1
+    assert len(list(b.cluster.copy.all("Workload"))) == 1
     await b.wait(11)
 
-    assert b.cluster.copy.all("Workload") == []
+    assert list(b.cluster.copy.all("Workload")) == []
     assert b.told("Deleted") == ["Deleted finished workload due to elapsed retention"]
     b.patch("Job", "default/train", {"metadata": {"labels": {"again": "looked-at"}}})
     await b.settle()
-    assert b.cluster.copy.all("Workload") == []
+    assert list(b.cluster.copy.all("Workload")) == []
