@@ -101,7 +101,9 @@ class _Cycle:
         """Work that wants nodes and no quota goes before weaker heads; equal priorities by age. None: everybody's turn."""
         while self._seekers:
             seeker = self._seekers[0]
-            if head is not None and strength(seeker) < strength(head):
+            if head is not None and (
+                strength(seeker) < strength(head) or self._takes_what_is_left(seeker)
+            ):
                 break
             self._seekers.popleft()
             if seeker.id in self.gates:
@@ -120,7 +122,12 @@ class _Cycle:
             for key in self.state.occupancy.waiting
             if key in workloads and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
         ]
-        return deque(self._waiting(lambda w: w.id not in self.seated, [*self.gates, *found]))
+        waiting = self._waiting(lambda w: w.id not in self.seated, [*self.gates, *found])
+        return deque(sorted(waiting, key=self._takes_what_is_left))
+
+    def _takes_what_is_left(self, workload: Workload) -> bool:
+        """It has begun already; and a queue could take its place back in this very cycle."""
+        return _admitted(workload) and self.seating.has_begun(workload)
 
     def _waiting(
         self, wanted: Callable[[Workload], bool], among: Iterable[WorkloadId]

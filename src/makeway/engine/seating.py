@@ -585,6 +585,13 @@ class Seating:
             decisions += promised or []
         return _merged(decisions), rest
 
+    def has_begun(self, workload: Workload) -> bool:
+        """It runs, or is about to, without the pods that still want a node."""
+        if workload.gang is not None:
+            return not self._ask(workload).core
+        members = self.occupancy.members(workload.id)
+        return workload.id in self._kept or any(occupies(pod) for pod in members)
+
     def _ask(self, workload: Workload) -> gang.Ask:
         """With those counted that this cycle has seated."""
         members = self.occupancy.members(workload.id)
