@@ -75,6 +75,7 @@ def _only_borrowers_give(h: Harness, queues: dict[str, QueueOf], new: list[Evict
     by_queue: dict[str, list[Workload]] = defaultdict(list)
     for evict in new:
         if evict.reason.rule.startswith("InCohort"):
+            # Single pods leave nodes only: their workload keeps its quota, and goes on borrowing.
             victim = h.state.workloads[evict.workload]
             assert victim.admission is not None
             by_queue[victim.admission.queue].append(victim)

@@ -82,7 +82,7 @@ class Joint:
             demands,
             self.legality(quota),
             quota,
-            may_evict=workload.id not in self.seating.holds,
+            may_evict=not self.seating.waits_for_room(workload),
         )
         if isinstance(room, Shortfall) and workload.gang is None:
             some = self._as_many_as_fit(workload, demands)

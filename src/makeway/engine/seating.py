@@ -513,8 +513,8 @@ class Seating:
                     yield self._candidate(workload, (pod,), whole=False)
                 continue
             yield self._candidate(workload, there, whole=True)
-            # What holds quota gives it back whole: its surplus pods stay with it.
-            spare = gang.surplus_of(workload, there) if workload.admission is None else 0
+            # Single pods make room on nodes; quota comes back only with the whole workload.
+            spare = gang.surplus_of(workload, there)
             if spare:
                 self._surplus[workload_id] = spare
                 for pod in there:
@@ -660,7 +660,7 @@ class Seating:
             shortfall = (
                 room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
             )
-            reserved = self._reserve(workload, demands, pods) if may_evict else []
+            reserved = self.reserve(workload, demands, pods=pods) if may_evict else []
             why = self.why_not(workload, shortfall)
             return [*reserved, Wait(workload=workload.id, reason=why, parked=not reserved)]
         binds = gang.binds_of(demands, pods, room.placement)
@@ -692,41 +692,50 @@ class Seating:
         hold = self.holds.get(workload.id)
         return hold is not None and hold.rule != RESERVATION
 
-    def _reserve(
-        self, workload: Workload, demands: Sequence[Demand], pods: Sequence[Pod]
+    def reserve(
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        *,
+        pods: Sequence[Pod] = (),
+        after_s: float | None = None,
     ) -> list[Decision]:
-        """Large gangs do not starve: who has waited long keeps the places it could have, until it can have all."""
-        waited = self.now - workload.created_at
-        if waited < self.policy.reserve_after_s:
-            self._look_again(workload.created_at + self.policy.reserve_after_s)
+        """Large gangs do not starve: who has waited long keeps the places it could have, until it can have all.
+
+        `pods`: those that exist; without them the places are kept for pods to come. `after_s`: as its queue says.
+        """
+        after_s = self.policy.reserve_after_s if after_s is None else after_s
+        since = workload.created_at if workload.queued_at is None else workload.queued_at
+        if self.now < since + after_s:
+            self._look_again(since + after_s)
             return []
-        if len(pods) < 2 or any(
-            h.rule == RESERVATION and w != workload.id for w, h in self.holds.items()
-        ):
+        others = any(h.rule == RESERVATION and w != workload.id for w, h in self.holds.items())
+        if others or sum(d.count for d in demands) < 2 or not self._could_ever_fit(demands):
             return []  # one at a time, the first in line
-        if not self._could_ever_fit(demands):
-            return []
         with self.table.what_if():
             kept = self.place_some(workload, demands)
-        nominations = gang.binds_of(demands, pods, kept)
-        if not nominations:
-            return []  # nothing is free yet
-        start = self._room_after_ends(demands, self._ending_by(float("inf")))
-        until = (
-            start.comes_at
-            if start is not None and start.comes_at is not None
-            else self.now + self.policy.reserve_after_s
+        hold = Hold(
+            workload=workload.id,
+            nominations=gang.binds_of(demands, pods, kept) if pods else (),
+            placement=() if pods else kept,
+            until=self._could_start_at(demands, self.now + after_s),
+            rule=RESERVATION,
         )
         before = self.holds.get(workload.id)
-        if before is not None and before.nominations == nominations:
-            return []
+        same = before is not None and _places(before) == _places(hold)
+        if not kept or same:
+            return []  # nothing is free yet, or nothing new
         self.end_hold(workload.id)
-        hold = Hold(workload=workload.id, nominations=nominations, until=until, rule=RESERVATION)
         self.holds[workload.id] = hold
         self._file(hold)
         self._take_hold(hold, 1)
-        self._look_again(until)
+        self._look_again(hold.until)
         return [hold]
+
+    def _could_start_at(self, demands: Sequence[Demand], otherwise: float) -> float:
+        """When enough others will have ended, as they say: until then the kept room may be lent."""
+        start = self._room_after_ends(demands, self._ending_by(math.inf))
+        return otherwise if start is None or start.comes_at is None else start.comes_at
 
     def _could_ever_fit(self, demands: Sequence[Demand]) -> bool:
         """On the same nodes with nobody there: what does not fit then keeps room from others for nothing."""
@@ -754,12 +763,22 @@ class Seating:
                 return None
             left[pod.pod_set, node] -= 1
             binds.append(Bind(pod=pod.id, node=node))
-            # The promise itself is counted as taken: the room is really free when nothing is overdrawn.
-            free_now = free_now and bool((self.table.free[self.table.row_of[node]] >= 0).all())
+            free_now = free_now and self._nothing_overdrawn(workload, self.table.row_of[node])
+        if not free_now and not any(
+            pod.node in {b.node for b in binds} for pod in self.going.values()
+        ):
+            return None  # nobody leaves who could make the promise good
         if not free_now:
             return [Wait(workload=workload.id, reason=self._waiting_for_room(workload))]
         self._keep_promise(workload, binds)
         return [Admit(workload=workload.id, binds=tuple(binds))]
+
+    def _nothing_overdrawn(self, workload: Workload, row: int) -> bool:
+        """The promise itself is counted as taken; so is room that is kept for others and lent to this one meanwhile."""
+        if bool((self.table.free[row] >= 0).all()):
+            return True
+        with self._as_seen_by(workload):
+            return bool((self.table.free[row] >= 0).all())
 
     def _promised_node(self, left: Counter[tuple[str, NodeName]], pod: Pod) -> NodeName | None:
         for (pod_set, name), count in sorted(left.items()):
@@ -948,6 +967,10 @@ def _short(found: tuple[Placed, ...] | Shortfall, demands: Sequence[Demand]) -> 
         return found
     nothing = Demand(pod_set="", shape=PodShape(), count=0)
     return Shortfall(demand=demands[0] if demands else nothing, placed=0)
+
+
+def _places(hold: Hold) -> tuple[object, ...]:
+    return hold.placement, hold.nominations
 
 
 def _grant(state: State, policy: Policy, workload: Workload) -> Grant:

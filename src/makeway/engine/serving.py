@@ -24,7 +24,7 @@ from makeway.engine.quota import FlavorResource, Usage
 from makeway.engine.seating import Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
-from makeway.model.decision import PATIENCE, Hold
+from makeway.model.decision import PATIENCE, Decision, Hold
 from makeway.model.queue import QueueName
 from makeway.model.workload import Workload, WorkloadId
 
@@ -150,6 +150,7 @@ class Serving:
             return False
         if isinstance(room, Shortfall):
             self.state.waiting_for_nodes[entry.queue] = None
+            entry.way = self._reserve_nodes(entry)
             reason = self.seating.why_not(entry.workload, room)
             entry.requeue = Requeue.NO_FIT
             entry.reason = msgspec.structs.replace(reason, kueue="WaitingForNodes")
@@ -159,6 +160,14 @@ class Serving:
             self._make_way_on_nodes(entry, room)
             return False
         return True
+
+    def _reserve_nodes(self, entry: Entry) -> list[Decision]:
+        """A gang that has waited long keeps the nodes that are free for it, as its queue or the configuration says."""
+        if entry.workload.gang is None:
+            return []  # one pod that fits is enough to start
+        demands = self.joint.demands(entry.workload, entry.proposal.assignments())
+        after_s = self.state.queues[entry.queue].reserve_after_s
+        return self.seating.reserve(entry.workload, demands, after_s=after_s)
 
     def _let_stronger_go_first(self, entry: Entry) -> None:
         """Who has no queue and outranks this head would only evict it later."""
