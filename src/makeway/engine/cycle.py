@@ -62,7 +62,7 @@ class _Cycle:
         self.now = now
         self.policy = policy
         self.ledger = state.ledger
-        self.seating = Seating.of(state, now, policy)
+        self.seating = Seating(state, now, policy)
         self.joint = Joint(state, self.seating, now, policy)
         self.nominator = Nominator(state, now, policy, None if policy.quota_only else self.joint)
         self.serving = Serving(
@@ -302,8 +302,8 @@ class _Cycle:
         """Whoever is aside is still waiting as far as the state knows, until an event says otherwise."""
         for entry in self.aside:
             self.state.pending[entry.queue].add(entry.workload)
-        if self.seating.has_looked_for_victims:
-            self.state.protected_until = self.seating.protected_until
+        if self.seating.eligible.has_been_asked:
+            self.state.protected_until = self.seating.eligible.protected_until
 
     def explain_the_rest(self) -> None:
         """Who came and was not looked at is told why too: an equal one failed, or somebody is ahead."""

@@ -21,7 +21,7 @@ from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
-from makeway.engine.seating import Room
+from makeway.engine.rooms import Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
 from makeway.model.decision import PATIENCE, Decision, Hold
@@ -151,7 +151,7 @@ class Serving:
         if isinstance(room, Shortfall):
             self.state.waiting_for_nodes[entry.queue] = None
             entry.way = self._reserve_nodes(entry)
-            reason = self.seating.why_not(entry.workload, room)
+            reason = self.seating.refusals.why_not(entry.workload, room)
             entry.requeue = Requeue.NO_FIT
             entry.reason = msgspec.structs.replace(reason, kueue="WaitingForNodes")
             return False
@@ -245,7 +245,7 @@ class Serving:
         broken: list[WorkloadId] = []
         with self.ledger.what_if():
             for key in self.holds.weaker_than(entry):
-                fell = self.seating.fell_for(entry.workload, self.state.workloads[key])
+                fell = self.seating.eligible.fell_for(entry.workload, self.state.workloads[key])
                 if key in self.claims and not fell:
                     queue, usage = self.claims[key]
                     self.ledger.remove_usage(queue, usage)
