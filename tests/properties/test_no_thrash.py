@@ -38,13 +38,12 @@ def test_with_nobody_new_evictions_come_to_an_end(world: World, policy: Policy) 
 def _evictions_until_quiet(h: Harness) -> int:
     """Two hours: longer than any hold, and than the first peace that repeated losses give."""
     before = len(h.evictions)
-    for _ in range(20):
-        # Who made way is gone before the hold ends; then nothing happens for a while.
-        for pause in (31.0, 329.0):
-            h.cycle()
-            h.answer_checks()
-            h.advance(pause)
-            h.let_them_leave()
+    for _ in range(40):
+        h.cycle()
+        h.answer_checks()
+        # Who makes way is gone before the hold ends, and somebody looks then; else nothing happens for a while.
+        h.advance(31.0 if h.state.holds else 330.0)
+        h.let_them_leave()
     return len(h.evictions) - before
 
 
