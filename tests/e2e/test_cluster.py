@@ -20,6 +20,7 @@ import aiohttp
 import pytest
 from tools.control_plane import free_port
 
+from makeway.certificates import make_certificates
 from makeway.client import ApiError, Client, from_kubeconfig
 from makeway.client.resource import LEASES, NAMESPACES, PODS, SERVICE_ACCOUNTS
 from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
@@ -27,7 +28,9 @@ from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAMESPACE, Options
 from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
+from makeway.kube.policies import policies
 from makeway.kube.resources import RESOURCES
+from makeway.kube.webhook import PATH, configuration
 from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
 
@@ -294,6 +297,47 @@ async def test_who_saves_on_sigterm_gets_the_time_for_it(saves: str, grace: int)
         assert found["spec"]["terminationGracePeriodSeconds"] == grace
 
 
+async def test_where_the_server_has_no_policies_a_webhook_does_the_same(tmp_path: Path) -> None:
+    pems = make_certificates("webhook", time.time(), ["localhost"], ["127.0.0.1"])
+    (tmp_path / "tls.crt").write_bytes(pems.certificate)
+    (tmp_path / "tls.key").write_bytes(pems.key)
+    address = f"127.0.0.1:{free_port()}"
+    hook = configuration(pems.authority, {"url": f"https://{address}{PATH}"}, NAMESPACE)
+    arguments = (f"--webhook={address}", f"--webhook-certificates={tmp_path}")
+    queue = {"kueue.x-k8s.io/queue-name": "lab"}
+    async with machine() as box, Client(from_kubeconfig(box.backend.kubeconfig)) as admin:
+        assert isinstance(box.backend, Kube)
+        try:
+            for policy in policies(NAMESPACE):
+                await box.kubectl("delete", policy["kind"].lower(), policy["metadata"]["name"])
+            async with replica(box.backend, "hooked", *arguments) as one:
+                await eventually(lambda: ready(one), 20, "it is ready")
+                await box.apply(json.dumps(hook))
+
+                async def suspended() -> bool:
+                    return bool((await as_it_arrives(box, job("queued")))["spec"].get("suspend"))
+
+                await box.until(suspended, what="a queued job arrives suspended")
+                assert not (await as_it_arrives(box, job("free", queue="")))["spec"].get("suspend")
+                found = await as_it_arrives(box, pod("queued", labels=queue))
+                assert len(found["spec"]["schedulingGates"]) == 2
+                assert found["spec"]["schedulerName"] == "makeway"
+                saves = {"makeway.dev/checkpoint-on-term": "45s"}
+                found = await as_it_arrives(box, pod("saves", annotations=saves))
+                assert found["spec"]["terminationGracePeriodSeconds"] == 50
+            # Nobody answers: what names a queue waits for better times, everything else goes on.
+            said = await box.kubectl(
+                "create", "-f", "-", "--dry-run=server", text=job("queued"), fails=True
+            )
+            assert "queued.makeway.dev" in said
+            assert (await as_it_arrives(box, pod("plain")))["metadata"]["name"] == "plain"
+        finally:
+            await box.kubectl(
+                "delete", "mutatingwebhookconfiguration", "makeway", "--ignore-not-found"
+            )
+            await back_again(admin)
+
+
 async def test_queues_and_flavors_stay_while_they_are_in_use() -> None:
     async with machine() as box:
         await box.apply(NODE)
@@ -359,6 +403,63 @@ async def test_mistakes_are_refused_by_the_server_itself(
     async with machine() as box:
         wrong = QUEUE.replace(*change)
         assert said in await box.kubectl("apply", "-f", "-", text=wrong, fails=True)
+
+
+def changed(text: str, *path_and_value: Any) -> str:
+    """The same object with one field set."""
+    *path, last, value = path_and_value
+    obj = json.loads(text)
+    inner = obj
+    for field in path:
+        inner = inner.setdefault(field, {})
+    inner[last] = value
+    return json.dumps(obj)
+
+
+QUEUED_POD = {"labels": {"kueue.x-k8s.io/queue-name": "lab"}}
+MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
+GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
+GROUP_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (job("j", queue="Not_A_Name"), "a lowercase RFC 1123 subdomain must consist of"),
+        (
+            changed(job("j"), "metadata", "labels", "kueue.x-k8s.io/max-exec-time-seconds", "0"),
+            'max-exec-time-seconds]: Invalid value: "0": should be greater than 0',
+        ),
+        (
+            changed(job("j"), "metadata", "annotations", MIN_PARALLELISM, "3"),
+            "job-min-parallelism]: Invalid value: 3: should be between 0 and 0",
+        ),
+        (
+            changed(pod("p", **QUEUED_POD), "metadata", "labels", GROUP_NAME, "g"),
+            "Required value: both the 'kueue.x-k8s.io/pod-group-total-count' annotation and",
+        ),
+        (
+            changed(pod("p", **QUEUED_POD), "metadata", "annotations", GROUP_TOTAL, "2"),
+            "pod-group-name]: Required value: both",
+        ),
+    ],
+)
+async def test_mistakes_in_queued_work_are_refused_on_arrival(wrong: str, said: str) -> None:
+    async with machine() as box:
+        assert said in await box.kubectl("create", "-f", "-", text=wrong, fails=True)
+
+
+async def test_a_job_that_runs_keeps_its_queue_and_its_kind_of_priority() -> None:
+    async with machine() as box:
+        await box.apply(NODE + "---" + QUEUE + "---" + PRIORITIES)
+        await box.apply(prioritized("works", "low"))
+        await box.settled()
+        label = ("label", "job", "works", "--overwrite")
+        refused = await box.kubectl(*label, "kueue.x-k8s.io/queue-name=other", fails=True)
+        assert 'queue-name]: Invalid value: "other": field is immutable' in refused
+        refused = await box.kubectl(*label, "kueue.x-k8s.io/priority-class-", fails=True)
+        assert "WorkloadPriorityClass cannot be removed from a workload" in refused
+        await box.kubectl(*label, "kueue.x-k8s.io/priority-class=high")
 
 
 async def test_the_shares_of_a_cohort_are_told_under_fair_sharing() -> None:
@@ -482,7 +583,7 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def replica(world: Kube, name: str) -> AsyncIterator[Process]:
+async def replica(world: Kube, name: str, *more: str) -> AsyncIterator[Process]:
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -492,6 +593,7 @@ async def replica(world: Kube, name: str) -> AsyncIterator[Process]:
         f"--kubeconfig={world.scheduler_kubeconfig}",
         f"--listen=127.0.0.1:{port}",
         "--log-format=json",
+        *more,
         env={**os.environ, "POD_NAME": name, "HOME": str(world.home)},
         stderr=(world.home / f"{name}.log").open("ab"),
     )

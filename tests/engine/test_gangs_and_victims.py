@@ -323,3 +323,13 @@ def test_within_a_step_of_sixty_gpu_seconds_one_falls_rather_than_two() -> None:
 
     h.submit("urgent", gpus=2, priority=9)
     assert [evict.workload for evict in h.cycle().evicts] == ["default/pair"]
+
+
+def test_a_gang_of_which_some_would_fit_is_told_what_the_rest_lacks(h: Harness) -> None:
+    h.nodes(2, cpus=4)
+    h.submit("train", pods=3, cpus=3, priority=10)
+
+    h.cycle()
+
+    (wait,) = h.last.waits
+    assert [(v.count, v.cause) for v in wait.reason.verdicts] == [(2, "Insufficient cpu")]

@@ -8,7 +8,7 @@ keep to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tests.golden import facts, wanted
@@ -41,7 +41,8 @@ class Leaf(NamedTuple):
 class Comparison:
     """One situation, step by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: Sequence[wanted.Rule] = ()) -> None:
+        self._more = more
         self._uids: dict[str, str] = {}
         self._before: dict[Key, tuple[Any, Any]] = {}
         self._key, self._context = Key("", ""), wanted.Context()
@@ -67,6 +68,7 @@ class Comparison:
             want=self._want,
             got=got_objects,
             events=facts.of_events(want.get("newEvents") or []),
+            more=self._more,
         )
 
     def facts(self, step: str, want: Facts, got: Facts) -> list[Outcome]:

@@ -32,7 +32,6 @@ from tests.golden.facts import KINDS, Mark
 from tests.golden.names import OurNames, RecordedNames
 from tests.golden.recording import Command, Json, Situation, Step
 
-QUIET_S = 0.3
 SETTLE_S = 60.0
 # A state that the recording reached and we did not is given this long after the last change, however slow the machine
 # is: timers differ by a second or two.
@@ -327,7 +326,7 @@ class Replay:
     async def _quiet(self, deadline: float) -> None:
         while time.monotonic() < deadline:
             before = self._store.version
-            await asyncio.sleep(QUIET_S)
+            await asyncio.sleep(self.box.backend.quiet_s)
             if self._store.version == before and self.box.loop.idle.is_set():
                 return
 

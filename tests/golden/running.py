@@ -13,6 +13,7 @@ from tests.golden.comparing import Comparison, Outcome
 from tests.golden.expected import Expected
 from tests.golden.facts import Facts, Key
 from tests.golden.names import RecordedNames
+from tests.golden.on_cluster import ON_CLUSTER
 from tests.golden.promises import broken
 from tests.golden.recording import Json, Situation, Step
 from tests.golden.replay import Replay, replaying
@@ -73,7 +74,8 @@ async def _expect(situation: Situation, replay: Replay) -> list[Outcome]:
 
 async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:
     gots = [await replay.step(step) for step in situation.steps]
-    recorded, comparison = replay.recorded, Comparison()
+    recorded = replay.recorded
+    comparison = Comparison(ON_CLUSTER if replay.box.backend.name == "kube" else ())
     for step, got in zip(situation.steps, gots, strict=True):
         recorded.match_nodes(step.outcome, got)
     recorded.match_pods(situation, gots)

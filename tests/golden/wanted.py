@@ -7,7 +7,7 @@ The first rule that applies gives the reason; a part to which none applies is a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ class Context(NamedTuple):
     want: Mapping[Key, Any] = MappingProxyType({})  # the recorded facts that stand now
     got: Mapping[Key, Any] = MappingProxyType({})  # ours
     events: Collection[Event] = ()  # the recorded events of this step
+    more: Sequence[Rule] = ()  # rules for where it is replayed
 
 
 class Rule(NamedTuple):
@@ -49,7 +50,8 @@ def reason(key: Key, path: str, want: Any, got: Any, context: Context) -> str:
     """Why this difference is wanted, or nothing."""
     if context.apart and (why := context.apart.excuses(key, path, want, got)):
         return why
-    return next((rule.why for rule in RULES if rule.applies(key, path, want, got, context)), "")
+    rules = (*RULES, *context.more)
+    return next((rule.why for rule in rules if rule.applies(key, path, want, got, context)), "")
 
 
 def same_granular(want: str, got: str) -> bool:

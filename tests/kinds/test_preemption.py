@@ -52,6 +52,7 @@ def record(attempt: int = 1) -> dict[str, object]:
         home="team",
         uids={"team/low": ("uid-low", "uid-owner")},
         pod_uids={"team/low-0": "uid-pod"},
+        afterwards={"team/low": preemption.REQUEUED},
         now=1_800_000_000.0,
     )
 

@@ -118,3 +118,23 @@ async def test_a_queued_gang_that_is_broken_queues_again_as_a_whole() -> None:
         == f"1 of the 2 pods that it needs at once run, and {name}-again found no node within 30 s"
     )
     assert b.get("Job", "default/train")["spec"]["suspend"] is True
+
+
+async def test_a_preemption_is_over_when_those_who_were_promised_a_place_have_it() -> None:
+    b = board()
+    b.put("PriorityClass", {"metadata": {"name": "high"}, "value": 1000})
+    for low in ("low-1", "low-2"):
+        b.put("Pod", pod(low, "4"))
+    await b.settle()
+    b.put("PodGroup", {"metadata": {"name": "train"}, "spec": {"minMember": 2}})
+    for member in ("w-1", "w-2", "w-3"):
+        b.put("Pod", pod(member, "3", labels={GROUP: "train"}, priority=1000))
+    await b.settle()
+    for low in ("low-1", "low-2"):
+        b.drop("Pod", f"default/{low}")
+
+    await b.settle()
+
+    assert [bool(node_of(b, member)) for member in ("w-1", "w-2", "w-3")] == [True, True, False]
+    (record,) = b.cluster.copy.all("Preemption")
+    assert record["status"]["phase"] == "Placed"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
@@ -54,6 +55,7 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.details: Object = details or {}
+        self.hint = ""  # what the server's Warning header adds
 
     @property
     def not_found(self) -> bool:
@@ -463,7 +465,15 @@ def error_from(code: int, content: bytes, headers: Mapping[str, str] | None = No
     asked = (headers or {}).get("Retry-After", "")
     if asked.isdigit() and "retryAfterSeconds" not in details:
         details["retryAfterSeconds"] = int(asked)
-    return ApiError(code, status.reason, message or f"the server answered {code}", details)
+    error = ApiError(code, status.reason, message or f"the server answered {code}", details)
+    error.hint = _warning((headers or {}).get("Warning", ""))
+    return error
+
+
+def _warning(header: str) -> str:
+    """`299 - "text"` → text."""
+    found = re.match(r'299 \S+ "(.*)"$', header)
+    return found.group(1).replace('\\"', '"') if found else ""
 
 
 def _may_repeat(method: str, path: str, error: ApiError) -> bool:

@@ -19,7 +19,7 @@ import msgspec
 # The server closes an idle connection after a while; one that it may be closing right now is not used.
 LONGEST_IDLE_S: Final = 30.0
 CONNECT_WITHIN_S: Final = 10.0
-READ_HEADERS: Final = frozenset({b"retry-after", b"location"})
+READ_HEADERS: Final = frozenset({b"retry-after", b"location", b"warning"})
 
 
 class NotConnectedError(OSError):

@@ -367,7 +367,9 @@ def _one_admit_each(decisions: list[Decision]) -> list[Decision]:
 
 
 def _admitted(workload: Workload) -> bool:
-    return workload.admission is not None and workload.admission.admitted
+    """Its pods are ours to place: quota alone leaves that to another scheduler."""
+    given = workload.admission is not None and workload.admission.admitted
+    return given and workload.needs != "quota"
 
 
 def _eviction(entry: Entry, victim: Victim) -> Evict:

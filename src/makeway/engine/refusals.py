@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from makeway.engine import filters, gang
-from makeway.engine.eligible import Eligible
 from makeway.engine.occupancy import waits
 from makeway.engine.placement import Shortfall
+from makeway.engine.rooms import Rooms
 from makeway.engine.victims import kube
 from makeway.model.reason import NodeVerdict, Reason, Shortage
 from makeway.model.workload import PodShape, Workload
@@ -16,10 +16,11 @@ from makeway.model.workload import PodShape, Workload
 class Refusals:
     """Worked out once a cycle for each shape: of a thousand equal pods, one is looked at."""
 
-    def __init__(self, eligible: Eligible) -> None:
-        self.eligible = eligible
-        self.occupancy = eligible.occupancy
-        self.table = eligible.occupancy.table
+    def __init__(self, rooms: Rooms) -> None:
+        self.rooms = rooms
+        self.eligible = rooms.eligible
+        self.occupancy = rooms.occupancy
+        self.table = rooms.table
         self._refused: dict[PodShape, tuple[NodeVerdict, ...]] = {}
         self._verdicts: dict[tuple[PodShape, int], Reason] = {}
 
@@ -32,8 +33,10 @@ class Refusals:
             known = self._verdicts[key] = self._explain_shape(workload, shape)
         if shortfall.demand.count == 1:
             return known
+        verdicts = known.verdicts or self._refusals_beyond(workload, shortfall)
         return msgspec.structs.replace(
             known,
+            verdicts=verdicts,
             shortages=(
                 Shortage(
                     resource="pods",
@@ -44,6 +47,12 @@ class Refusals:
                 ),
             ),
         )
+
+    def _refusals_beyond(self, workload: Workload, shortfall: Shortfall) -> tuple[NodeVerdict, ...]:
+        """One of them would fit anywhere: what stops the next when as many as fit are in place."""
+        demand = msgspec.structs.replace(shortfall.demand, count=shortfall.placed)
+        with self.rooms.filled_with(workload, demand):
+            return filters.verdicts(self.table, demand.shape)
 
     def verdicts(self, shape: PodShape) -> tuple[NodeVerdict, ...]:
         """Worked out once a cycle for each shape."""

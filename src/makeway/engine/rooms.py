@@ -368,6 +368,15 @@ class Rooms:
                     self.take_rooms(demand.shape, result)
         return tuple(placed)
 
+    @contextmanager
+    def filled_with(self, workload: Workload, demand: Demand) -> Iterator[None]:
+        """As it would be with all of these in place, where there is room for them."""
+        with self.table.what_if(), self._as_seen_by(workload):
+            found = self.placer.place([demand]) if demand.count else ()
+            if not isinstance(found, Shortfall):
+                self.take_rooms(demand.shape, found)
+            yield
+
     def take_rooms(self, shape: PodShape, placement: Sequence[Placed], sign: int = 1) -> None:
         """Count these places as taken for the rest of the cycle (-1: given back)."""
         for place in placement:

@@ -42,7 +42,7 @@ _WAITING_BY_RULE: dict[str, Kind] = {PATIENCE: "patience", RESERVATION: "reserva
 class Seating(Rooms):
     def __init__(self, state: State, now: float, policy: Policy) -> None:
         super().__init__(state, now, policy)
-        self.refusals = Refusals(self.eligible)
+        self.refusals = Refusals(self)
         # Promised places that this cycle has filled, by workload.
         self._kept: dict[WorkloadId, Counter[tuple[str, NodeName]]] = {}
         self._bound: dict[PodId, NodeName] = {}  # the pods that did so

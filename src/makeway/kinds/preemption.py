@@ -22,6 +22,11 @@ from makeway.model.workload import Admission, Assignment, Placed, PodId, Workloa
 
 API_VERSION: Final = "makeway.dev/v1alpha1"
 KIND: Final = "Preemption"
+# What becomes of a victim: it queues again, its owner makes new pods, somebody has to bring them, or it is over.
+REQUEUED: Final = "Requeued"
+RECREATED: Final = "Recreated"
+WAITS_FOR_PODS: Final = "WaitsForReplacementPods"
+ENDED: Final = "Preempted"
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
 
 
@@ -53,9 +58,12 @@ def compose(
     home: str,
     uids: dict[str, tuple[str, str]],
     pod_uids: dict[str, str],
+    afterwards: dict[str, str],
     now: float,
 ) -> Object:
-    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's."""
+    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's, `afterwards`
+    what will become of it.
+    """
     victims = [
         {
             "workload": evict.workload,
@@ -66,6 +74,7 @@ def compose(
             "rule": evict.reason.rule or evict.reason.kueue,
             "lossGPUSeconds": round(evict.loss, 3),
             "noticeSeconds": evict.notice_s,
+            "afterwards": afterwards.get(evict.workload, ENDED),
         }
         for evict in evicts
     ]

@@ -20,19 +20,18 @@ from makeway.kinds.metadata import (
     SUSPENDING_PARENT,
     WORKLOAD,
 )
+from makeway.kinds.promises import CHECKPOINT_ON_TERM, EXTERNAL, PLACEMENT
+from makeway.kinds.serving.notice import LONGEST_NOTICE_S, SPARE_S
+from makeway.kube.validation import validating_binding, validating_policies
 
 Object = dict[str, Any]
 Resources = tuple[tuple[str, str], ...]  # group and plural of each
 
 PODS: Final[Resources] = (("", "pods"),)
+DEPLOYMENTS: Final[Resources] = (("apps", "deployments"),)
 
 API: Final = "admissionregistration.k8s.io/v1"
-EXTERNAL: Final = "makeway.dev/placement"
-SAVES: Final = "makeway.dev/checkpoint-on-term"
 DEFAULT_QUEUE: Final = "default"
-# Longest time that a pod may ask for to save its work: the default of `maxNotice`.
-LONGEST_NOTICE_S: Final = 600
-SPARE_S: Final = 5
 
 _QUEUED: Final = (
     f"has(object.metadata.labels) && '{QUEUE_NAME}' in object.metadata.labels"
@@ -59,14 +58,13 @@ _DEFAULT_SCHEDULER: Final = (
     "!has(object.spec.schedulerName) || object.spec.schedulerName == 'default-scheduler'"
 )
 _OURS_TO_PLACE: Final = (
-    f"!has(object.metadata.labels) || !('{EXTERNAL}' in object.metadata.labels)"
-    f" || object.metadata.labels['{EXTERNAL}'] != 'external'"
+    f"!has(object.metadata.labels) || !('{PLACEMENT}' in object.metadata.labels)"
+    f" || object.metadata.labels['{PLACEMENT}'] != '{EXTERNAL}'"
 )
 
 
 def policies(namespace: str) -> list[Object]:
-    """All policies with their bindings. Pods of the cluster itself and ours are left alone."""
-    excluded = ["kube-system", "kueue-system", namespace]
+    """What is changed, with the bindings. Pods of the cluster itself and ours are left alone."""
     found: list[Object] = []
     for made in (
         *_default_queue_of_jobs(),
@@ -77,14 +75,28 @@ def policies(namespace: str) -> list[Object]:
         _place_pods(),
         _give_notice(),
     ):
-        spec = made["spec"]
-        spec["matchConstraints"]["namespaceSelector"] = {
-            "matchExpressions": [
-                {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": excluded}
-            ]
-        }
-        found += [made, _binding(made)]
+        found += [_outside(made, namespace), _binding(made)]
     return found
+
+
+def validation(namespace: str) -> list[Object]:
+    """What is refused, with the bindings."""
+    found: list[Object] = []
+    for made in validating_policies():
+        found += [_outside(made, namespace), validating_binding(made)]
+    return found
+
+
+def _outside(policy: Object, namespace: str) -> Object:
+    policy["spec"]["matchConstraints"]["namespaceSelector"] = unmanaged(namespace)
+    return policy
+
+
+def unmanaged(namespace: str) -> Object:
+    """All namespaces but those of the cluster itself and ours."""
+    excluded = ["kube-system", "kueue-system", namespace]
+    key = "kubernetes.io/metadata.name"
+    return {"matchExpressions": [{"key": key, "operator": "NotIn", "values": excluded}]}
 
 
 def _default_queue(name: str, resources: Resources, then: str) -> Object:
@@ -228,15 +240,17 @@ def _place_pods() -> Object:
 
 def _give_notice() -> Object:
     """Pods of a suspended Job are deleted by others, with the grace in their spec: make it long enough to save."""
-    asked = f"duration(object.metadata.annotations['{SAVES}']).getSeconds() + {SPARE_S}"
+    asked = (
+        f"duration(object.metadata.annotations['{CHECKPOINT_ON_TERM}']).getSeconds() + {SPARE_S}"
+    )
     capped = f"({asked} > {LONGEST_NOTICE_S} ? {LONGEST_NOTICE_S} : {asked})"
     return _policy(
         "makeway-give-notice",
         PODS,
         {
-            "saves-on-term": f"has(object.metadata.annotations) && '{SAVES}' in object.metadata.annotations"
-            f" && object.metadata.annotations['{SAVES}'].matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$')"
-            f" && object.metadata.annotations['{SAVES}'] != ''",
+            "saves-on-term": f"has(object.metadata.annotations) && '{CHECKPOINT_ON_TERM}' in object.metadata.annotations"
+            f" && object.metadata.annotations['{CHECKPOINT_ON_TERM}'].matches('^([0-9]+h)?([0-9]+m)?([0-9]+s)?$')"
+            f" && object.metadata.annotations['{CHECKPOINT_ON_TERM}'] != ''",
             "has-less": f"!has(object.spec.terminationGracePeriodSeconds)"
             f" || object.spec.terminationGracePeriodSeconds < {capped}",
         },
@@ -244,25 +258,29 @@ def _give_notice() -> Object:
     )
 
 
-def _policy(name: str, resources: Resources, conditions: dict[str, str], expression: str) -> Object:
+def rules(resources: Resources, operations: tuple[str, ...] = ("CREATE",)) -> list[Object]:
+    """One rule for each group."""
     groups: dict[str, list[str]] = {}
     for group, plural in resources:
         groups.setdefault(group, []).append(plural)
-    rules = [
+    return [
         {
             "apiGroups": [group],
             "apiVersions": ["*"],
-            "operations": ["CREATE"],
+            "operations": list(operations),
             "resources": plurals,
         }
         for group, plurals in groups.items()
     ]
+
+
+def _policy(name: str, resources: Resources, conditions: dict[str, str], expression: str) -> Object:
     return {
         "apiVersion": API,
         "kind": "MutatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
-            "matchConstraints": {"resourceRules": rules},
+            "matchConstraints": {"resourceRules": rules(resources)},
             "matchConditions": [
                 {"name": condition, "expression": said} for condition, said in conditions.items()
             ],

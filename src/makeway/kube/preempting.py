@@ -9,7 +9,17 @@ from __future__ import annotations
 from typing import Final
 
 from makeway.kinds import pod, preemption
-from makeway.kinds.metadata import Json, Object, created_at, seconds, spec, status, terminating, uid
+from makeway.kinds.metadata import (
+    Json,
+    Object,
+    created_at,
+    key,
+    seconds,
+    spec,
+    status,
+    terminating,
+    uid,
+)
 from makeway.kube import standing
 from makeway.kube.actions import Steps, delete_object, patch_status
 from makeway.kube.world import World
@@ -62,7 +72,7 @@ def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
         return "Cancelled", f"{asked} is gone"
     if found is not None and (standing.finished(found) or not standing.active(found)):
         return "Cancelled", f"{asked} does not need the room any more"
-    if _placed(found, pods):
+    if _placed(record, found, pods):
         return "Placed", f"{asked} has the room"
     until = seconds((spec(record).get("hold") or {}).get("until"))
     if until is not None and now >= until:
@@ -100,11 +110,16 @@ def _left(victim: Json, world: World, planned: float) -> bool:
     )
 
 
-def _placed(found: Json | None, pods: list[Object]) -> bool:
-    """An admitted workload has its nodes promised, which is as good as a hold; pods without a queue must be bound."""
+def _placed(record: Json, found: Json | None, pods: list[Object]) -> bool:
+    """An admitted workload has its nodes promised, which is as good as a hold; pods without a queue must be bound.
+
+    Those that were promised a place, where the record names them: a gang's surplus may wait on.
+    """
     if found is not None:
         return standing.admitted(found)
-    return bool(pods) and all(spec(one).get("nodeName") or pod.ended(one) for one in pods)
+    promised = {b["pod"] for b in (spec(record).get("hold") or {}).get("nominations") or ()}
+    mine = [one for one in pods if key(one) in promised] or pods
+    return bool(mine) and all(spec(one).get("nodeName") or pod.ended(one) for one in mine)
 
 
 def told(victim: Json, world: World) -> bool:
