@@ -227,3 +227,21 @@ def test_a_patch_cannot_copy_without_end(server: Server) -> None:
     code, content = server.call("PATCH", f"{CONFIGS}/target", many, patch)
     assert code == 413, content
     assert "10000" in json.loads(content)["message"]
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', "2026-01-01", "!!binary aGk=", "2026-13-45"])
+def test_yaml_that_json_has_no_words_for_is_text_or_refused(server: Server, text: str) -> None:
+    body = f"metadata: {{name: odd}}\ndata: {{a: {text}}}".encode()
+    code, content = server.call("POST", CONFIGS, body, "application/yaml")
+    check(code, content, text)
+    assert code == 201 or b"error converting YAML to JSON" in content
+
+
+def test_a_review_tells_a_good_token_from_a_bad_one(server: Server) -> None:
+    path = "/apis/authentication.k8s.io/v1/tokenreviews"
+    good, bad = (
+        json.loads(server.call("POST", path, {"spec": {"token": token}})[1])["status"]
+        for token in ("t", "x")
+    )
+    assert good["authenticated"]
+    assert not bad.get("authenticated")

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from makeway.embedded.api.app import App
 from makeway.embedded.api.bootstrap import ensure_first_objects
@@ -43,7 +44,7 @@ class Server:
                 {
                     "type": "http",
                     "method": method,
-                    "path": path,
+                    "path": unquote(path),  # as the HTTP server does it
                     "query_string": query,
                     "headers": [
                         (b"authorization", authorization),

@@ -100,6 +100,9 @@ class App:
         except Refusal as refusal:
             await sessions.refuse(send, receive, refusal)
 
+    def _accepts(self, token: str) -> bool:
+        return self._tokens.accepts(f"Bearer {token}".encode("utf-8", "replace"), self._now())
+
     def _ask_for_token(self, headers: dict[bytes, bytes]) -> None:
         if not self._tokens.accepts(headers.get(b"authorization", b""), self._now()):
             raise Refusal(401, "Unauthorized", "Unauthorized")
@@ -111,7 +114,7 @@ class App:
             target = self._resolve(path)
             if target is not None:
                 return await self._serve(request, send, target)
-            review = await answer_review(request)
+            review = await answer_review(request, self._accepts)
             if review is not None:
                 return review
         return self._unstored(request)

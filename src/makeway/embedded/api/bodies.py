@@ -32,7 +32,7 @@ def parse(content_type: str, body: bytes) -> Any:
         found = _parse_yaml(body) if "yaml" in content_type else _parse_json(content_type, body)
     except RecursionError:
         raise _too_deep() from None
-    if "yaml" in content_type or body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+    if "yaml" not in content_type and body.count(b"{") + body.count(b"[") > MAX_DEPTH:
         _check_bounds(found)
     return found
 
@@ -78,8 +78,14 @@ def _parse_yaml(body: bytes) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(body)
-    except yaml.YAMLError as error:
+        found = yaml.safe_load(body)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
+        raise bad_request(f"error converting YAML to JSON: {error}") from error
+    _check_bounds(found)
+    try:
+        # YAML knows more than JSON: dates become text, and what no text can hold is refused.
+        return _decode(encode(found))
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise bad_request(f"error converting YAML to JSON: {error}") from error
 
 
