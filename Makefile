@@ -43,10 +43,11 @@ cluster: kubectl
 	@.venv/bin/python -m tools.kube_binaries
 	@.venv/bin/python -m tools.control_plane
 
-# The walkthroughs, the install and the takeover on a real API server.
+# On a real API server: the walkthroughs, the install, the takeover and faults; what kube-scheduler would have done; a third of the recordings.
 test-cluster: kubectl
 	@.venv/bin/python -m tools.kube_binaries
-	@MAKEWAY_WHOLE_SUITE=1 .venv/bin/python -m pytest --backend kube tests/e2e/test_cluster.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/e2e/test_zz_rights.py
+	@MAKEWAY_WHOLE_SUITE=1 .venv/bin/python -m pytest --backend kube -m "not slow" tests/e2e/test_cluster.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/e2e/test_living_with_others.py tests/e2e/test_faults_on_cluster.py tests/e2e/test_failover.py tests/e2e/test_zz_rights.py
+	@.venv/bin/python -m pytest --backend kube -m "not slow" tests/differential tests/golden/test_on_cluster.py
 
 check: setup
 	.venv/bin/ruff format --check src tests bench tools
@@ -74,6 +75,8 @@ properties: setup
 # Everything that takes longer than a test run should.
 long: kubectl
 	@.venv/bin/python -m pytest -n 2 --dist loadfile -m slow
+	@.venv/bin/python -m tools.kube_binaries
+	@.venv/bin/python -m pytest --backend kube -m slow tests/differential tests/golden/test_on_cluster.py
 	@$(MAKE) optimum properties bench
 
 clean:

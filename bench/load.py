@@ -21,7 +21,7 @@ from typing import cast
 import httptools
 
 from makeway.cli.eventloop import run
-from makeway.client.wire import Wire, _Connection
+from makeway.client.wire import TcpDoor, Wire
 
 CALL_TIMEOUT_S = 60.0
 HEARING_TIMEOUT_S = 60.0
@@ -41,16 +41,8 @@ class SecureWire(Wire):
     """The wire of our own components, over TLS."""
 
     def __init__(self, way: Way) -> None:
-        super().__init__(f"{HOST}:{way.port}")
-        self._way = way
+        super().__init__(TcpDoor(HOST, way.port, host=f"{HOST}:{way.port}", tls=way.context))
         self._headers = {"Authorization": f"Bearer {way.token}", "Content-Type": "application/json"}
-
-    async def _connect(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: _Connection(loop), HOST, self._way.port, ssl=self._way.context
-        )
-        return connection
 
     async def send(
         self, method: str, path: str, data: bytes | None = None, content_type: str = ""

@@ -53,7 +53,7 @@ def calibration() -> Row:
     return Row(figure="calibration loop", value=median(loop), unit="s", at_least=False)
 
 
-def report(name: str, rows: list[Row]) -> int:
+def report(name: str, rows: list[Row], runs: int = RUNS) -> int:
     rows = [*rows, calibration()]
     folder = Path("build/bench")
     folder.mkdir(parents=True, exist_ok=True)
@@ -77,12 +77,12 @@ def report(name: str, rows: list[Row]) -> int:
         ],
     }
     (folder / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n")
-    _print(name, rows)
+    _print(name, rows, runs)
     return 0 if all(row.met for row in rows) else 1
 
 
-def _print(name: str, rows: list[Row]) -> None:
-    print(f"{name}: median of {RUNS} runs")
+def _print(name: str, rows: list[Row], runs: int) -> None:
+    print(f"{name}: median of {runs} runs" if runs > 1 else f"{name}: one run")
     header = ("figure", "value", "unit", "target", "met", "half the size", "twice the size")
     table = [header, *(_cells(row) for row in rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(header))]

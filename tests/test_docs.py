@@ -89,7 +89,11 @@ def test_files_and_commands_that_are_named_exist(page: Path) -> None:
     said = set(re.findall(r"^(?:\.venv/bin/)?makeway ((?:jobs )?[a-z]+)", text, re.MULTILINE))
     files = re.findall(r"\b(examples/[a-z]+/[a-z0-9-]+\.yaml)", text)
 
+    sources = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text)
+    places = (ROOT, ROOT / "src/makeway")
+
     assert sorted(said - known) == []
+    assert [f for f in sources if not any((place / f).exists() for place in places)] == []
     assert [file for file in files if not (ROOT / file).exists()] == []
 
 

@@ -15,14 +15,13 @@ from makeway.kube.manifests import NAMESPACE, Options, cluster_objects
 
 BASE = Path(__file__).parent.parent / "deploy/base"
 HEAD = "# Written by `python -m tools.write_deploy`; change the code instead.\n"
-POLICIES = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
 
 
 def files() -> dict[str, str]:
     """The text of each file by its name."""
     objects = cluster_objects(Options())
-    policies = [one for one in objects if one["kind"] in POLICIES]
-    rest = [one for one in objects if one["kind"] not in POLICIES]
+    policies = [one for one in objects if "AdmissionPolicy" in one["kind"]]
+    rest = [one for one in objects if one not in policies]
     parts = {
         "definitions.yaml": custom_resource_definitions(),
         "policies.yaml": policies,

@@ -24,6 +24,7 @@ from makeway.engine.policy import Policy
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Plan
 from makeway.model.event import Event, Namespace, Object, Remove, Upsert
+from makeway.model.history import Eviction, Past, owner_of
 from makeway.model.node import Node, NodeName
 from makeway.model.queue import (
     AdmissionCheck,
@@ -366,14 +367,22 @@ class Harness:
         for decision in plan.decisions:
             if isinstance(decision, Evict) and not decision.already:
                 self.evictions.append((decision.workload, decision.preemptor))
-                owner = self.state.workloads[decision.workload].uid
-                self.state.history[owner] = (*self.state.history.get(owner, ()), self.now)
+                self._remember_loss(decision)
                 self.timeline.append(f"evict {decision.workload} for {decision.preemptor}")
             elif isinstance(decision, Admit):
                 self._waits.pop(decision.workload, None)
                 self.timeline.append(f"admit {decision.workload}")
         for wait in plan.waits:
             self._waits[wait.workload] = sentence(wait.reason)
+
+    def _remember_loss(self, evict: Evict) -> None:
+        workloads = self.state.workloads
+        owner = owner_of(workloads[evict.workload])
+        preemptor = workloads.get(evict.preemptor)
+        loss = Eviction(at=self.now, by=owner_of(preemptor) if preemptor is not None else "")
+        past = self.state.history.get(owner, Past())
+        past = msgspec.structs.replace(past, evictions=(*past.evictions, loss))
+        self.state.history = {**self.state.history, owner: past}
 
     def _start_pods(self, plan: Plan) -> None:
         for admit in plan.admits:

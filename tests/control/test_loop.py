@@ -12,6 +12,7 @@ from makeway.control.loop import Loop
 from makeway.engine.policy import Policy
 from makeway.model.decision import Plan, Wait
 from makeway.model.event import Event, Namespace, Upsert
+from makeway.model.history import History
 from makeway.model.reason import Reason
 from makeway.model.workload import WorkloadId
 
@@ -46,7 +47,7 @@ class QuietCluster:
         news, self.news = self.news, []
         return news
 
-    def history(self) -> dict[str, tuple[float, ...]]:
+    def history(self) -> History:
         return {}
 
     async def apply(self, plan: Plan) -> None:

@@ -49,6 +49,7 @@ from tests.e2e.history import WatchedStore, watched
 Object = dict[str, Any]
 
 BACKEND: Final = "MAKEWAY_BACKEND"
+WITHOUT_ADMISSION: Final = "MAKEWAY_WITHOUT_ADMISSION"  # plugins that the API server runs without
 # An existing cluster is emptied before each test; whoever owns it has to agree by making this ConfigMap.
 CONSENT: Final = "makeway-tests-may-delete-everything"
 SYSTEM_NAMESPACES: Final = frozenset(
@@ -153,7 +154,8 @@ def kube_available() -> bool:
 def control_plane() -> ControlPlane:
     if _Running.plane is None:
         stack = contextlib.ExitStack()
-        _Running.plane = stack.enter_context(ControlPlane.start())
+        without = os.environ.get(WITHOUT_ADMISSION, "")
+        _Running.plane = stack.enter_context(ControlPlane.start(without_admission=without))
         atexit.register(stack.close)
     return _Running.plane
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import msgspec
 
-from makeway.client import ApiError, Client, Reflector
+from makeway.client import ApiError, Client, Connection, Reflector
 from makeway.client.resource import NODES, PODS
 from makeway.control.clock import SystemClock
 from makeway.control.config import Configuration
@@ -30,6 +30,7 @@ from makeway.kube.adapter import KubeCluster, run_scheduler
 from tests.e2e.backends import BACKEND, Backend, embedded_backend, kube_backend
 
 Object = dict[str, Any]
+Through = contextlib.AbstractAsyncContextManager[Connection]
 
 SCHEDULER_NAMES = ("makeway", "default-scheduler", "koord-scheduler")
 
@@ -133,13 +134,21 @@ async def machine(
     bind_first_fit: bool = False,
     backend: str = "",
     without: Collection[str] = (),
+    through: Callable[[Connection], Through] | None = None,
 ) -> AsyncIterator[Machine]:
-    """`backend` is embedded or kube; without it, what the test run was asked for. `without` are kinds that nobody runs."""
+    """`backend` is embedded or kube; without it, what the test run was asked for. `without` are kinds that nobody runs.
+    `through` changes how the scheduler reaches the server.
+    """
     real = (backend or chosen_backend()) == "kube"
     place: contextlib.AbstractAsyncContextManager[Backend]
     place = kube_backend() if real else embedded_backend(port, without)
     clock = SystemClock()
-    async with place as world, Client(world.scheduler()) as client:
+    async with contextlib.AsyncExitStack() as stack:
+        world: Backend = await stack.enter_async_context(place)
+        way = world.scheduler()
+        if through is not None:
+            way = await stack.enter_async_context(through(way))
+        client = await stack.enter_async_context(Client(way))
         ready = asyncio.Event()
         started: asyncio.Future[Loop] = asyncio.get_running_loop().create_future()
         answering = _answering(config or Configuration())

@@ -20,13 +20,17 @@ import aiohttp
 import pytest
 from tools.control_plane import free_port
 
+from makeway.certificates import make_certificates
 from makeway.client import ApiError, Client, from_kubeconfig
-from makeway.client.resource import LEASES, PODS, SERVICE_ACCOUNTS
-from makeway.control.clock import SystemClock, parse_timestamp
+from makeway.client.resource import LEASES, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
 from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAMESPACE, Options
+from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
+from makeway.kube.policies import policies
 from makeway.kube.resources import RESOURCES
+from makeway.kube.webhook import PATH, configuration
 from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
 
@@ -128,6 +132,107 @@ async def test_queued_jobs_arrive_suspended_and_others_do_not() -> None:
         assert not (await as_it_arrives(box, job("free", queue="")))["spec"].get("suspend")
 
 
+@pytest.mark.parametrize(
+    ("kind", "api", "plural", "path"),
+    [
+        ("JobSet", "jobset.x-k8s.io/v1alpha2", "jobsets", ("suspend",)),
+        ("RayCluster", "ray.io/v1", "rayclusters", ("suspend",)),
+        ("TrainJob", "trainer.kubeflow.org/v1alpha1", "trainjobs", ("suspend",)),
+        ("PyTorchJob", "kubeflow.org/v1", "pytorchjobs", ("runPolicy", "suspend")),
+    ],
+)
+async def test_other_kinds_of_queued_jobs_arrive_suspended_too(
+    kind: str, api: str, plural: str, path: tuple[str, ...]
+) -> None:
+    group = api.partition("/")[0]
+    labels = {"kueue.x-k8s.io/queue-name": "lab"}
+    async with machine() as box, served(box, definition(kind, api, plural)):
+
+        async def arrives(**metadata: Any) -> Object:
+            one = {"apiVersion": api, "kind": kind, "metadata": {"name": "one", **metadata}}
+            return await as_it_arrives(box, json.dumps({**one, "spec": {"other": 1}}))
+
+        async def suspended() -> bool:
+            try:
+                found: Any = (await arrives(labels=labels))["spec"]
+            except AssertionError as said:
+                if "There can be a delay" not in str(said):
+                    raise
+                # The admission's own copy of the definition follows a moment later.
+                return False
+            assert found["other"] == 1
+            for field in path:
+                found = found.get(field, {})
+            return found is True
+
+        await box.until(suspended, what=f"a queued {plural}.{group} arrives suspended")
+        assert path[0] not in (await arrives())["spec"]
+
+
+@contextlib.asynccontextmanager
+async def served(box: Machine, made: Object) -> AsyncIterator[None]:
+    """While the block runs, the cluster has this definition."""
+    name = made["metadata"]["name"]
+    await box.apply(json.dumps(made))
+    await box.kubectl("wait", "--for=condition=Established", f"crd/{name}", "--timeout=30s")
+    try:
+        yield
+    finally:
+        await box.kubectl("delete", "crd", name)
+
+
+def definition(kind: str, api: str, plural: str) -> Object:
+    group, _, version = api.partition("/")
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{plural}.{group}",
+            # Groups of Kubernetes itself ask for it.
+            "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+        },
+        "spec": {
+            "group": group,
+            "scope": "Namespaced",
+            "names": {"kind": kind, "plural": plural},
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_who_cannot_be_suspended_hands_its_queue_down_to_its_pods(kind: str) -> None:
+    queued = {"kueue.x-k8s.io/queue-name": "lab", "kueue.x-k8s.io/priority-class": "high"}
+    container = {"name": "c", "image": "busybox"}
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [container]}}
+    made = {
+        "apiVersion": "apps/v1",
+        "kind": kind,
+        "metadata": {"name": "served", "labels": queued},
+        "spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template},
+    }
+    async with machine() as box:
+        handed = (await as_it_arrives(box, json.dumps(made)))["spec"]["template"]["metadata"]
+        assert handed["labels"] == {"app": "x", **queued}
+        parent = {"kueue.x-k8s.io/pod-suspending-parent": kind.lower()}
+        assert handed["annotations"] == parent
+
+        child = await as_it_arrives(box, pod("child", labels=queued, annotations=parent))
+
+        # A StatefulSet makes its pods anew under the same names: nothing may hold the old ones.
+        assert bool(child["metadata"].get("finalizers")) is (kind == "Deployment")
+        assert len(child["spec"]["schedulingGates"]) == 2
+
+
 async def test_queued_pods_arrive_gated_and_with_our_scheduler() -> None:
     async with machine() as box:
         queued = pod("queued", labels={"kueue.x-k8s.io/queue-name": "lab"})
@@ -190,6 +295,47 @@ async def test_who_saves_on_sigterm_gets_the_time_for_it(saves: str, grace: int)
         annotated = pod("saver", annotations={"makeway.dev/checkpoint-on-term": saves})
         found = await as_it_arrives(box, annotated)
         assert found["spec"]["terminationGracePeriodSeconds"] == grace
+
+
+async def test_where_the_server_has_no_policies_a_webhook_does_the_same(tmp_path: Path) -> None:
+    pems = make_certificates("webhook", time.time(), ["localhost"], ["127.0.0.1"])
+    (tmp_path / "tls.crt").write_bytes(pems.certificate)
+    (tmp_path / "tls.key").write_bytes(pems.key)
+    address = f"127.0.0.1:{free_port()}"
+    hook = configuration(pems.authority, {"url": f"https://{address}{PATH}"}, NAMESPACE)
+    arguments = (f"--webhook={address}", f"--webhook-certificates={tmp_path}")
+    queue = {"kueue.x-k8s.io/queue-name": "lab"}
+    async with machine() as box, Client(from_kubeconfig(box.backend.kubeconfig)) as admin:
+        assert isinstance(box.backend, Kube)
+        try:
+            for policy in policies(NAMESPACE):
+                await box.kubectl("delete", policy["kind"].lower(), policy["metadata"]["name"])
+            async with replica(box.backend, "hooked", *arguments) as one:
+                await eventually(lambda: ready(one), 20, "it is ready")
+                await box.apply(json.dumps(hook))
+
+                async def suspended() -> bool:
+                    return bool((await as_it_arrives(box, job("queued")))["spec"].get("suspend"))
+
+                await box.until(suspended, what="a queued job arrives suspended")
+                assert not (await as_it_arrives(box, job("free", queue="")))["spec"].get("suspend")
+                found = await as_it_arrives(box, pod("queued", labels=queue))
+                assert len(found["spec"]["schedulingGates"]) == 2
+                assert found["spec"]["schedulerName"] == "makeway"
+                saves = {"makeway.dev/checkpoint-on-term": "45s"}
+                found = await as_it_arrives(box, pod("saves", annotations=saves))
+                assert found["spec"]["terminationGracePeriodSeconds"] == 50
+            # Nobody answers: what names a queue waits for better times, everything else goes on.
+            said = await box.kubectl(
+                "create", "-f", "-", "--dry-run=server", text=job("queued"), fails=True
+            )
+            assert "queued.makeway.dev" in said
+            assert (await as_it_arrives(box, pod("plain")))["metadata"]["name"] == "plain"
+        finally:
+            await box.kubectl(
+                "delete", "mutatingwebhookconfiguration", "makeway", "--ignore-not-found"
+            )
+            await back_again(admin)
 
 
 async def test_queues_and_flavors_stay_while_they_are_in_use() -> None:
@@ -257,6 +403,63 @@ async def test_mistakes_are_refused_by_the_server_itself(
     async with machine() as box:
         wrong = QUEUE.replace(*change)
         assert said in await box.kubectl("apply", "-f", "-", text=wrong, fails=True)
+
+
+def changed(text: str, *path_and_value: Any) -> str:
+    """The same object with one field set."""
+    *path, last, value = path_and_value
+    obj = json.loads(text)
+    inner = obj
+    for field in path:
+        inner = inner.setdefault(field, {})
+    inner[last] = value
+    return json.dumps(obj)
+
+
+QUEUED_POD = {"labels": {"kueue.x-k8s.io/queue-name": "lab"}}
+MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
+GROUP_NAME = "kueue.x-k8s.io/pod-group-name"
+GROUP_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (job("j", queue="Not_A_Name"), "a lowercase RFC 1123 subdomain must consist of"),
+        (
+            changed(job("j"), "metadata", "labels", "kueue.x-k8s.io/max-exec-time-seconds", "0"),
+            'max-exec-time-seconds]: Invalid value: "0": should be greater than 0',
+        ),
+        (
+            changed(job("j"), "metadata", "annotations", MIN_PARALLELISM, "3"),
+            "job-min-parallelism]: Invalid value: 3: should be between 0 and 0",
+        ),
+        (
+            changed(pod("p", **QUEUED_POD), "metadata", "labels", GROUP_NAME, "g"),
+            "Required value: both the 'kueue.x-k8s.io/pod-group-total-count' annotation and",
+        ),
+        (
+            changed(pod("p", **QUEUED_POD), "metadata", "annotations", GROUP_TOTAL, "2"),
+            "pod-group-name]: Required value: both",
+        ),
+    ],
+)
+async def test_mistakes_in_queued_work_are_refused_on_arrival(wrong: str, said: str) -> None:
+    async with machine() as box:
+        assert said in await box.kubectl("create", "-f", "-", text=wrong, fails=True)
+
+
+async def test_a_job_that_runs_keeps_its_queue_and_its_kind_of_priority() -> None:
+    async with machine() as box:
+        await box.apply(NODE + "---" + QUEUE + "---" + PRIORITIES)
+        await box.apply(prioritized("works", "low"))
+        await box.settled()
+        label = ("label", "job", "works", "--overwrite")
+        refused = await box.kubectl(*label, "kueue.x-k8s.io/queue-name=other", fails=True)
+        assert 'queue-name]: Invalid value: "other": field is immutable' in refused
+        refused = await box.kubectl(*label, "kueue.x-k8s.io/priority-class-", fails=True)
+        assert "WorkloadPriorityClass cannot be removed from a workload" in refused
+        await box.kubectl(*label, "kueue.x-k8s.io/priority-class=high")
 
 
 async def test_the_shares_of_a_cohort_are_told_under_fair_sharing() -> None:
@@ -380,7 +583,7 @@ class Process:
 
 
 @contextlib.asynccontextmanager
-async def replica(world: Kube, name: str) -> AsyncIterator[Process]:
+async def replica(world: Kube, name: str, *more: str) -> AsyncIterator[Process]:
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -390,6 +593,7 @@ async def replica(world: Kube, name: str) -> AsyncIterator[Process]:
         f"--kubeconfig={world.scheduler_kubeconfig}",
         f"--listen=127.0.0.1:{port}",
         "--log-format=json",
+        *more,
         env={**os.environ, "POD_NAME": name, "HOME": str(world.home)},
         stderr=(world.home / f"{name}.log").open("ab"),
     )
@@ -496,6 +700,61 @@ async def say_saved(one: Process, token: Path) -> str:
     )
     said, _ = await process.communicate()
     return said.decode().strip()
+
+
+async def test_while_kueue_runs_only_nodes_are_ours_and_when_it_is_gone_all_is() -> None:
+    async with kube_backend() as world, Client(from_kubeconfig(world.kubeconfig)) as admin:
+        nodes = asyncio.create_task(world._pretend())
+        kueue = asyncio.create_task(pretend_kueue(admin))
+        try:
+            await eventually(lambda: kueue_runs(admin, SystemClock()), 10, "Kueue renews its lease")
+            async with replica(world, "one") as one:
+                await eventually(one.leads, 20, "it leads")
+                assert "\nmakeway_beside_kueue 1\n" in (await one.get("/metrics"))[1]
+                assert "Kueue runs on this cluster" in logs(world, "one")
+                await kubectl(world, NODE + "---" + QUEUE)
+                await kubectl(world, job("queued"))
+                await kubectl(world, pod("unqueued").replace('"spec": {', SCHEDULED_BY_US))
+                await eventually(lambda: count_running(admin, 1), 20, "what has no queue is placed")
+                # Time enough to do what it must not do.
+                await asyncio.sleep(2)
+                assert await admin.list(RESOURCES["Workload"]) == []
+                queue = await admin.get(RESOURCES["ClusterQueue"], "lab")
+                assert "status" not in queue
+                assert "finalizers" not in queue["metadata"]
+
+                kueue.cancel()
+
+                await eventually(lambda: count_running(admin, 2), 45, "the queued job runs")
+                assert "\nmakeway_beside_kueue 0\n" in (await one.get("/metrics"))[1]
+        finally:
+            kueue.cancel()
+            nodes.cancel()
+            await kubectl_delete(world, "namespace", KUEUE_NAMESPACE)
+
+
+SCHEDULED_BY_US = '"spec": {"schedulerName": "makeway", '
+
+
+async def pretend_kueue(admin: Client) -> None:
+    """All that Kueue is to others: a lease that is renewed."""
+    with contextlib.suppress(ApiError):
+        await admin.create(NAMESPACES, {"metadata": {"name": KUEUE_NAMESPACE}})
+    lease: Object = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": KUEUE_LEASE, "namespace": KUEUE_NAMESPACE},
+    }
+    while True:
+        lease["spec"] = {
+            "holderIdentity": "kueue",
+            "leaseDurationSeconds": 5,
+            "renewTime": micro_timestamp(time.time()),
+        }
+        await admin.patch(
+            LEASES, KUEUE_LEASE, lease, KUEUE_NAMESPACE, kind="apply", field_manager="kueue"
+        )
+        await asyncio.sleep(1)
 
 
 async def test_a_leader_that_is_told_to_stop_hands_over_at_once() -> None:

@@ -108,3 +108,59 @@ def test_status_names_a_job_that_cannot_even_get_in_line(makeway: Makeway, tmp_p
 
 def _waits(makeway: Makeway) -> list[str]:
     return [line["why"] for line in makeway.json("status")["waiting"]]
+
+
+QUEUED = """
+apiVersion: batch/v1
+kind: Job
+metadata: {name: NAME, labels: {kueue.x-k8s.io/queue-name: desk}}
+spec:
+  suspend: true
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - {name: main, image: busybox, command: [sleep, "300"], resources: {requests: {cpu: "2"}}}
+"""
+DESK = """
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: plain}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: desk}
+spec:
+  namespaceSelector: {}
+  preemption: {withinClusterQueue: LowerPriority}
+  resourceGroups:
+    - coveredResources: [cpu]
+      flavors: [{name: plain, resources: [{name: cpu, nominalQuota: 3}]}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: desk, namespace: default}
+spec: {clusterQueue: desk}
+"""
+
+
+def test_explain_says_who_has_it_what_keeps_them_safe_and_what_would_help(
+    makeway: Makeway, tmp_path: Path
+) -> None:
+    for i, text in enumerate([DESK, QUEUED.replace("NAME", "first")]):
+        file = tmp_path / f"{i}.yaml"
+        file.write_text(text)
+        makeway("apply", "-f", str(file))
+    makeway.until("it runs", lambda: "runs on" in makeway("explain", "first"))
+    (tmp_path / "second.yaml").write_text(QUEUED.replace("NAME", "second"))
+    makeway("apply", "-f", str(tmp_path / "second.yaml"))
+    makeway.until("it waits", lambda: "second waits" in makeway.run("explain", "second").stdout)
+
+    assert makeway("explain", "second").splitlines()[1:] == [
+        "  1 cpu missing: 2 asked for, 1 free in flavor plain of ClusterQueue desk (at most 3 there)",
+        "Who has it:",
+        "  Job/default/first (priority 0, ClusterQueue desk): safe: its priority 0 is not below 0",
+        "What would let it run: a priority of 1 would let it preempt Job/default/first.",
+    ]
+    assert '"kind": "no-quota"' in makeway("explain", "second", "--json")
+    assert 'Did you mean "second"?' in makeway("explain", "secnd", code=1)

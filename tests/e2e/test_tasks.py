@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ def test_launch_is_not_requeued(makeway: Makeway) -> None:
     (record,) = makeway.items(PREEMPTIONS)
     assert record["spec"]["victims"][0]["workload"].startswith("default/low-")
     assert record["spec"]["lossGPUSeconds"] >= 4 * 60  # four GPUs, a minute to restart
+    assert record["spec"]["victims"][0]["afterwards"] == "Preempted"
+    assert re.search(r"default/low-\S+ .* Preempted +\d+s", makeway("status"))
 
 
 def test_a_managed_job_recovers(makeway: Makeway) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from makeway.engine.filters import neighbour_mask
+from makeway.engine.filters import neighbour_mask, verdicts
 from makeway.engine.nodes import NodeTable
 from makeway.model.node import Node, NodeName
 from makeway.model.resources import frozen
-from makeway.model.selectors import LabelSelector, Taint
+from makeway.model.selectors import LabelSelector, NodeTerm, Requirement, Taint
 from makeway.model.workload import Pod, PodId, PodShape, Spread, WorkloadId
 
 ZONE = "zone"
@@ -36,3 +36,21 @@ def test_a_node_that_is_not_asked_for_is_no_domain_to_spread_over_tainted_or_not
     assert suits is not None
     # One domain only, so adding to it widens nothing.
     assert bool(suits[row])
+
+
+def test_affinity_that_names_its_node_leaves_the_others_out_before_anything_is_asked_of_them() -> (
+    None
+):
+    table = NodeTable()
+    full = Node(name=NodeName("mine"), allocatable=frozen({"pods": 0}))
+    tainted = Node(
+        name=NodeName("other"), taints=(Taint(key="t"),), allocatable=frozen({"pods": 9})
+    )
+    for node in (full, tainted):
+        table.upsert_node(node)
+    by_name = Requirement(key="metadata.name", operator="In", values=("mine",))
+    shape = PodShape(namespace="n", required_terms=(NodeTerm(fields=(by_name,)),))
+    assert [(v.count, v.cause) for v in verdicts(table, shape)] == [
+        (1, "Too many pods"),
+        (1, "node(s) didn't satisfy plugin(s) [NodeAffinity]"),
+    ]

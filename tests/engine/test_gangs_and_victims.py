@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from makeway.engine.policy import Policy
+from makeway.engine.policy import Policy, VictimPolicy
 from makeway.model.workload import Checkpoint
 from makeway.testing import Harness
 
@@ -288,3 +288,31 @@ def test_a_large_gang_that_waited_long_keeps_nodes_as_they_fall_free(h: Harness)
         h.finish(f"small-{i}")
     h.settle()
     assert h.placed("large") == ["node-0", "node-1", "node-2"]
+
+
+@pytest.mark.parametrize(("policy", "promised"), [("kube", False), ("least-loss", True)])
+def test_who_evicts_nobody_is_promised_leftovers_here_and_nothing_by_kube_scheduler(
+    policy: VictimPolicy, promised: bool
+) -> None:
+    h = Harness(Policy(victims=policy))
+    h.nodes(1, cpus=4)
+    h.submit("low", cpus=4, priority=1)
+    h.settle()
+    h.submit("high", cpus=2, priority=10)
+    h.cycle()
+    h.submit("small", cpus=1, priority=1)
+
+    h.cycle()
+
+    assert h.preempted == ["low"]
+    assert ("default/small" in h.state.holds) is promised
+
+
+def test_a_gang_of_which_some_would_fit_is_told_what_the_rest_lacks(h: Harness) -> None:
+    h.nodes(2, cpus=4)
+    h.submit("train", pods=3, cpus=3, priority=10)
+
+    h.cycle()
+
+    (wait,) = h.last.waits
+    assert [(v.count, v.cause) for v in wait.reason.verdicts] == [(2, "Insufficient cpu")]

@@ -13,13 +13,21 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests.e2e.backends import BACKEND, WITHOUT_ADMISSION
+from tests.e2e.harness import chosen_backend
 from tests.golden.recording import Situation, find
 from tests.golden.running import Report, run
+
+# The recorded API server gave pods no account and no token.
+UNRECORDED_ADMISSION = "ServiceAccount"
 
 
 def main() -> int:
     args = _arguments()
-    situations = [s for s in find(args.dir) if args.k in s.name]
+    situations = [s for s in find(args.dir) if args.k in s.name and _is_for(s, args)]
+    # Read by the processes that run the situations.
+    os.environ[BACKEND] = args.backend
+    os.environ[WITHOUT_ADMISSION] = UNRECORDED_ADMISSION
     if not situations:
         print(f"golden: no situations under {args.dir}", file=sys.stderr)
         return 2
@@ -35,6 +43,12 @@ def main() -> int:
     return 1 if total["different"] else 0
 
 
+def _is_for(situation: Situation, args: argparse.Namespace) -> bool:
+    if args.backend == "kube" and situation.needs_an_operator:
+        return False
+    return situation.tagged or not args.tagged
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
     parser.add_argument("dir", type=Path, help="a situation, a folder of them, or a tree")
@@ -42,6 +56,15 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("-j", type=int, default=os.cpu_count() or 1, help="so many at once")
     parser.add_argument("-v", "--verbose", action="store_true", help="show each difference")
     parser.add_argument("--why", action="store_true", help="show each wanted difference and why")
+    parser.add_argument(
+        "--backend",
+        choices=("embedded", "kube"),
+        default=chosen_backend(),
+        help="the embedded API, or a real API server",
+    )
+    parser.add_argument(
+        "--tagged", action="store_true", help="only the third that every run on a cluster replays"
+    )
     parser.add_argument(
         "--promises",
         action="store_true",

@@ -8,13 +8,14 @@ keep to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from tests.golden import wanted
+from tests.golden import facts, wanted
+from tests.golden.apart import ABSENT, Apart
 from tests.golden.facts import Event, Facts, Key
+from tests.golden.recording import Json
 
-ABSENT = "(nothing)"
 UNKNOWN_UID = re.compile(r"<uid:\d+>")
 
 Verdict = Literal["equal", "wanted", "different"]
@@ -40,17 +41,41 @@ class Leaf(NamedTuple):
 class Comparison:
     """One situation, step by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: Sequence[wanted.Rule] = ()) -> None:
+        self._more = more
         self._uids: dict[str, str] = {}
         self._before: dict[Key, tuple[Any, Any]] = {}
         self._key, self._context = Key("", ""), wanted.Context()
         self._told: set[Event] = set()  # all that we said in steps before
-        self.apart: dict[str, str] = {}  # owners that went another way here, and why that is wanted
+        self._standing = wanted.Context()
+        self._want: Facts = {}
+        self.apart = Apart()
+        # Where each pod was last, there and here; also of those that are gone.
+        self.nodes: tuple[dict[str, str], dict[str, str]] = ({}, {})
         self.being_deleted: set[str] = set()  # pods on the recorded side, over the steps
+
+    def begin(self, want: Json, got: Json, want_objects: Facts, got_objects: Facts) -> None:
+        """A step's outcomes on both sides, for the rules that look around them."""
+        self.apart.step(want, got)
+        same = {key.about for key in want_objects if key.field == "unchanged"}
+        kept = {key: value for key, value in self._want.items() if key.about in same}
+        self._want = {**kept, **want_objects}
+        for nodes, objects in zip(self.nodes, (want_objects, got_objects), strict=True):
+            nodes |= {k.about: v for k, v in objects.items() if k.field == "spec.nodeName"}
+        self._standing = wanted.Context(
+            apart=self.apart,
+            told=self._told,
+            want=self._want,
+            got=got_objects,
+            events=facts.of_events(want.get("newEvents") or []),
+            more=self._more,
+        )
 
     def facts(self, step: str, want: Facts, got: Facts) -> list[Outcome]:
         outcomes = []
-        context = wanted.Context(apart=self.apart, want=want)
+        context = self._standing
+        if any(key.sort == "command" for key in want):
+            context = context._replace(want={**context.want, **want})
         for key in [*want, *(key for key in got if key not in want)]:
             pair = (want.get(key, ABSENT), got.get(key, ABSENT))
             if self._before.get(key) == pair and key.sort != "command":
@@ -64,18 +89,17 @@ class Comparison:
             self._before.pop(key, None)
 
     def events(self, step: str, want: list[Event], got: list[Event]) -> list[Outcome]:
-        context = wanted.Context(apart=self.apart, told=self._told)
         outcomes = [
             self._judge(
                 step,
                 Key("event", (one or other or _NOBODY).about),
                 one._asdict() if one else ABSENT,
                 other._asdict() if other else ABSENT,
-                context,
+                self._standing,
             )
             for one, other in self._paired(want, got)
         ]
-        self._told |= set(got)
+        self._told = self._told | set(got)
         return outcomes
 
     # ---- pairs of events
@@ -92,17 +116,33 @@ class Comparison:
                 continue
             left.remove(same)
             yield event, same
-        for likeness in (_same_note, _same_reason):
-            for event in list(unmatched):
-                like = next((o for o in left if likeness(event, o)), None)
-                if like is not None:
-                    unmatched.remove(event)
-                    left.remove(like)
-                    yield event, like
+        yield from self._alike(unmatched, left, _same_note)
+        for event in [e for e in unmatched if self._alone(e._asdict(), ABSENT)]:
+            unmatched.remove(event)
+            yield event, None
+        for event in [e for e in left if self._alone(ABSENT, e._asdict())]:
+            left.remove(event)
+            yield None, event
+        yield from self._alike(unmatched, left, _same_reason)
         for event in unmatched:
             yield event, None
         for event in left:
             yield None, event
+
+    def _alike(
+        self, unmatched: list[Event], left: list[Event], likeness: Callable[[Event, Event], bool]
+    ) -> Iterator[tuple[Event, Event]]:
+        for event in list(unmatched):
+            like = next((o for o in left if likeness(event, o)), None)
+            if like is not None:
+                unmatched.remove(event)
+                left.remove(like)
+                yield event, like
+
+    def _alone(self, want: Any, got: Any) -> bool:
+        """Whether an event that only one side has is wanted so."""
+        about = (got if want == ABSENT else want)["about"]
+        return bool(wanted.reason(Key("event", about), "", want, got, self._standing))
 
     # ---- one fact
 

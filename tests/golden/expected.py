@@ -15,7 +15,8 @@ from typing import Any
 
 from makeway.embedded.store import Change
 from tests.golden import wanted
-from tests.golden.comparing import ABSENT, Outcome
+from tests.golden.apart import ABSENT
+from tests.golden.comparing import Outcome
 from tests.golden.facts import Key
 from tests.golden.recording import Json, Situation
 from tests.golden.replay import Replay

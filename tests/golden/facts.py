@@ -7,7 +7,9 @@ Both sides go through the same functions, so that what is not shown in a recordi
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -331,7 +333,19 @@ def of_command(
 
 
 def _words(lines: list[str]) -> list[str]:
-    return [words for line in lines if (words := " ".join(line.split()))]
+    return [_sorted_json(words) for line in lines if (words := " ".join(line.split()))]
+
+
+def _sorted_json(words: str) -> str:
+    """An object in a message, in one order of its fields: Go's structs have theirs, JSON has none."""
+    start = words.find("{")
+    if start < 0:
+        return words
+    try:
+        said, length = json.JSONDecoder().raw_decode(words[start:])
+    except ValueError:
+        return words
+    return words[:start] + json.dumps(said, sort_keys=True) + words[start + length :]
 
 
 # ---- texts -------------------------------------------------------------------------------------------
@@ -414,8 +428,14 @@ def _section(name: str, lines: list[str]) -> list[str]:
         case "Status":
             return _status_lines(lines)
         case "Pod Template":
-            return sorted(words)
+            return _template_lines(words)
     return [w for w in words if not w.startswith(LEFT_OUT)]
+
+
+def _template_lines(words: list[str]) -> list[str]:
+    """A set of lines; which annotation stands beside the title depends on their order, and steering is left out."""
+    untitled = [word.removeprefix("Annotations: ") for word in words]
+    return sorted(word for word in untitled if not word.startswith(STEERING))
 
 
 def _status_lines(lines: list[str]) -> list[str]:
@@ -485,8 +505,11 @@ class Mark(NamedTuple):
     what: str
 
 
-def of_marks(marks: list[Mark]) -> Facts:
-    """Each object's own life in order; and who had to let go before somebody else could take."""
+def of_marks(marks: list[Mark], nodes: Mapping[str, str]) -> Facts:
+    """Each object's own life in order; and who had to let go before somebody else could take.
+
+    A pod takes what another left only where both were on one node.
+    """
     facts: Facts = {}
     lives: dict[str, list[str]] = {}
     for mark in marks:
@@ -496,8 +519,10 @@ def of_marks(marks: list[Mark]) -> Facts:
     for about, life in lives.items():
         if life[-2:] == ["finished", "gone"]:
             del life[-2]  # whoever owned it is gone: two controllers race to say so
+        if life[-2:] == ["deleting", "gone"]:
+            del life[-2]  # who goes at once is written twice there, with a time of deletion first
         facts[Key("order", about, "life")] = ", ".join(life)
-    facts.update(_let_go_before_take(marks))
+    facts.update(_let_go_before_take(marks, nodes))
     return facts
 
 
@@ -505,7 +530,7 @@ LET_GO = {"released", "told to end"}
 TAKE = {"released": "reserved", "told to end": "bound"}
 
 
-def _let_go_before_take(marks: list[Mark]) -> Facts:
+def _let_go_before_take(marks: list[Mark], nodes: Mapping[str, str]) -> Facts:
     first: dict[Mark, int] = {}
     for place, mark in enumerate(marks):
         first.setdefault(mark, place)
@@ -516,7 +541,9 @@ def _let_go_before_take(marks: list[Mark]) -> Facts:
         for one in first
         if one.what in LET_GO
         for other in first
-        if other.what == TAKE[one.what] and other.about != one.about
+        if other.what == TAKE[one.what]
+        and other.about != one.about
+        and nodes.get(one.about) == nodes.get(other.about)
     }
 
 

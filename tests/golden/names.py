@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import yaml
@@ -65,6 +65,7 @@ class RecordedNames:
         self._owners: dict[str, str] = {}
         self._alike = _interchangeable_nodes(situation)
         self._nodes: dict[str, str] = {}
+        self._swaps: dict[str, str] = {}  # named pods that stand for each other
         if situation.uses_kueue:
             # Kueue does not choose nodes: there the equal ones need not be told apart at all.
             self._nodes = {
@@ -74,6 +75,12 @@ class RecordedNames:
             self._learn(step.outcome)
 
     def of(self, text: str) -> str:
+        return self.unswapped(self._swapped(text))
+
+    def _swapped(self, text: str) -> str:
+        return NODE_NAME.sub(lambda m: self._swaps.get(m.group(), m.group()), text)
+
+    def unswapped(self, text: str) -> str:
         text = HASH.sub("<h>", SUFFIX.sub(self._suffix, text))
         text = self.nodes(text)
         return plain(RECORDED_UID.sub(lambda m: self._owners.get(m.group(), m.group()), text))
@@ -84,6 +91,8 @@ class RecordedNames:
 
     def match_pods(self, situation: Situation, ours: list[Json]) -> None:
         """Which of an owner's equal pods was placed or evicted first is luck: those that fared alike stand for each other."""
+        if not situation.uses_kueue:
+            self._match_named(situation, ours)
         theirs = _fates([step.outcome for step in situation.steps])
         mine = _fates(ours)
         for base, pods in theirs.items():
@@ -98,6 +107,22 @@ class RecordedNames:
                     self._swap(base, number, rank)
             for number, rank in zip(unlike, sorted(left), strict=False):
                 self._swap(base, number, rank)
+
+    def _match_named(self, situation: Situation, ours: list[Json]) -> None:
+        """Which of two equal pods of one file goes to which of two equal nodes is luck, if else they fared alike."""
+        theirs = _places([step.outcome for step in situation.steps], self.nodes)
+        mine = _places(ours, str)
+        for names in _equal_pods(situation):
+            known = [name for name in names if name in theirs and name in mine]
+            if any(_unplaced(theirs[name]) != _unplaced(mine[name]) for name in known):
+                continue
+            left = [name for name in known if theirs[name] != mine[name]]
+            while left:
+                name = left.pop(0)
+                other = next((n for n in left if theirs[name] == mine[n]), None)
+                if other is not None and theirs[other] == mine[name]:
+                    left.remove(other)
+                    self._swaps |= {name: other, other: name}
 
     def _swap(self, base: str, number: int, rank: int) -> None:
         """Give a recorded pod another rank; who had that one takes its."""
@@ -169,6 +194,48 @@ def _fates(outcomes: list[Json]) -> dict[str, dict[int, tuple[Any, ...]]]:
     return fates
 
 
+Place = tuple[str, str]  # a pod's phase and node
+
+
+def _places(outcomes: list[Json], node_of: Callable[[str], str]) -> dict[str, list[Place | None]]:
+    """Where each pod was after every step."""
+    found: dict[str, list[Place | None]] = {}
+    for number, outcome in enumerate(outcomes):
+        for pod in outcome.get("pods") or ():
+            places = found.setdefault(pod["metadata"]["name"], [])
+            places += [None] * (number - len(places))
+            same = pod.get("unchanged") and places
+            state = str((pod.get("status") or {}).get("phase")), node_of(_node(pod))
+            places.append(places[-1] if same else state)
+    return found
+
+
+def _unplaced(places: list[Place | None]) -> list[str | None]:
+    return [place and place[0] for place in places]
+
+
+def _equal_pods(situation: Situation) -> list[list[str]]:
+    """Named pods of one file that differ in nothing but their names."""
+    alike: dict[str, list[str]] = {}
+    for file, obj in _documents(situation):
+        if obj.get("kind") == "Pod":
+            meta = {k: v for k, v in obj["metadata"].items() if k != "name"}
+            form = json.dumps([file, meta, obj["spec"]], sort_keys=True)
+            alike.setdefault(form, []).append(obj["metadata"].get("name", ""))
+    return [names for names in alike.values() if len(names) > 1]
+
+
+def _documents(situation: Situation) -> Iterator[tuple[str, Json]]:
+    for file in sorted(situation.path.glob("[0-9]*.yaml")):
+        try:
+            documents = list(yaml.safe_load_all(file.read_text()))
+        except yaml.YAMLError:
+            continue
+        for obj in documents:
+            if isinstance(obj, dict) and isinstance(obj.get("metadata"), dict):
+                yield file.name, obj
+
+
 def _equal(nodes: dict[str, str], name: str) -> list[str]:
     return [other for other, form in nodes.items() if form == nodes[name]]
 
@@ -184,14 +251,8 @@ def _node(pod: Json) -> str:
 def _interchangeable_nodes(situation: Situation) -> dict[str, str]:
     """Each node with what tells it from others, its name left out."""
     found: dict[str, str] = {}
-    for file in sorted(situation.path.glob("[0-9]*.yaml")):
-        try:
-            documents = list(yaml.safe_load_all(file.read_text()))
-        except yaml.YAMLError:
-            continue
-        for node in documents:
-            if not isinstance(node, dict) or node.get("kind") != "Node":
-                continue
+    for _, node in _documents(situation):
+        if node.get("kind") == "Node":
             meta = node["metadata"]
             labels = {k: v for k, v in (meta.get("labels") or {}).items() if v != meta["name"]}
             found[meta["name"]] = json.dumps([labels, node.get("spec"), node.get("status")])

@@ -39,6 +39,34 @@ CONFIGURATIONS = {
 }
 
 
+# A third of them, short ones, so that each program and each kind of outcome is among them.
+TAGGED = frozenset(
+    {
+        "kueue/01-seed-demo",
+        "kueue/02-seed-demo-threshold-99",
+        "kueue/04-within-cluster-queue",
+        "kueue/05-plain-pods",
+        "kueue/07-borrowing-and-lending-limits",
+        "kueue/10-partial-admission",
+        "kueue/12c-deactivated",
+        "kueue/17-finish-and-delete",
+        "kueue/21-seed-002-skypilot-pods",
+        "kueue/24-slow-termination",
+        "kueue/08b-strict-fifo",
+        "kube-scheduler/01-cheapest-node",
+        "kube-scheduler/08c-seed-003-verbatim",
+        "kube-scheduler/09-seed-004",
+        "kube-scheduler/11-job-victims",
+        "koordinator/a-seed-003",
+        "koordinator/b-one-node-freeable",
+        "koordinator/c-three-over-two-nodes",
+        "koordinator/f2-surplus-three-nodes",
+        "koordinator/j-pdb",
+        "koordinator/l-plain-pod",
+    }
+)
+
+
 class Command(NamedTuple):
     run: str
     exit_code: int | None
@@ -72,6 +100,16 @@ class Situation(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.path.parent.name}/{self.path.name}"
+
+    @property
+    def tagged(self) -> bool:
+        """Replayed on a real API server whenever that is tested."""
+        return self.name in TAGGED
+
+    @property
+    def needs_an_operator(self) -> bool:
+        """Of kinds that a bare control plane does not serve; the embedded API runs them itself."""
+        return any("JobSet" in file.read_text() for file in self.path.glob("*.yaml"))
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -8,11 +8,12 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.golden import facts, wanted
+from tests.golden import facts
 from tests.golden.comparing import Comparison, Outcome
 from tests.golden.expected import Expected
 from tests.golden.facts import Facts, Key
 from tests.golden.names import RecordedNames
+from tests.golden.on_cluster import ON_CLUSTER
 from tests.golden.promises import broken
 from tests.golden.recording import Json, Situation, Step
 from tests.golden.replay import Replay, replaying
@@ -73,7 +74,10 @@ async def _expect(situation: Situation, replay: Replay) -> list[Outcome]:
 
 async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:
     gots = [await replay.step(step) for step in situation.steps]
-    recorded, comparison = replay.recorded, Comparison()
+    recorded = replay.recorded
+    comparison = Comparison(ON_CLUSTER if replay.box.backend.name == "kube" else ())
+    for step, got in zip(situation.steps, gots, strict=True):
+        recorded.match_nodes(step.outcome, got)
     recorded.match_pods(situation, gots)
     outcomes: list[Outcome] = []
     last: Json = {}
@@ -86,11 +90,10 @@ async def _compare(situation: Situation, replay: Replay) -> list[Outcome]:
 def compare_step(
     comparison: Comparison, recorded: RecordedNames, step: Step, got: Json, last: Json
 ) -> list[Outcome]:
-    recorded.match_nodes(step.outcome, got)
     want = recorded.deep(step.outcome)
-    comparison.apart.update(wanted.going_apart(got))
-    outcomes = comparison.facts(step.name, _commands(want), _commands(got, recorded))
     want_objects = facts.of_objects(want)
+    comparison.begin(want, got, want_objects, facts.of_objects(got))
+    outcomes = comparison.facts(step.name, _commands(want), _commands(got, recorded))
     got_objects = _as_shown(want_objects, facts.of_objects(got), facts.of_objects(last))
     kinds = facts.shown_kinds(want)
     got_objects = {k: v for k, v in got_objects.items() if k.about.split()[0] in kinds}
@@ -100,15 +103,17 @@ def compare_step(
         outcomes += _order(comparison, step, want, got)
     for command, lines in (want.get("text") or {}).items():
         ours = _text_of(got, command, recorded)
+        if ours is None:
+            continue  # it was about a pod whose place another one has here
         outcomes += comparison.facts(
             step.name, facts.of_text(command, lines), facts.of_text(command, ours)
         )
     return outcomes
 
 
-def _text_of(got: Json, command: str, recorded: RecordedNames) -> list[str]:
-    texts: Json = {recorded.of(said): lines for said, lines in got["text"].items()}
-    lines: list[str] = texts[command]
+def _text_of(got: Json, command: str, recorded: RecordedNames) -> list[str] | None:
+    texts: Json = {recorded.unswapped(said): lines for said, lines in got["text"].items()}
+    lines: list[str] | None = texts.get(command)
     return lines
 
 
@@ -161,8 +166,9 @@ def _events(comparison: Comparison, step: Step, want: Json, got: Json) -> list[O
 
 def _order(comparison: Comparison, step: Step, want: Json, got: Json) -> list[Outcome]:
     timeline = want.get("timeline") or []
-    theirs = facts.of_marks(facts.marks_of_timeline(timeline, comparison.being_deleted))
-    ours = facts.of_marks(got["marks"])
+    there, here = comparison.nodes
+    theirs = facts.of_marks(facts.marks_of_timeline(timeline, comparison.being_deleted), there)
+    ours = facts.of_marks(got["marks"], here)
     # Between objects only what happened on both sides has an order; who is missing is told elsewhere.
     both = {key for key in theirs if key in ours or key.field == "life"} | {
         key for key in ours if key.field == "life"

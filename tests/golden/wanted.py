@@ -7,15 +7,13 @@ The first rule that applies gives the reason; a part to which none applies is a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from tests.golden.facts import Event, Key, event_of
-from tests.golden.recording import Json
-
-ABSENT = "(nothing)"
+from tests.golden.apart import ABSENT, CLASS_COMES_LATER, WAITS_FOR_NODES, Apart
+from tests.golden.facts import Event, Key
 
 # Reasons of QuotaReserved=False and of the events that go with it.
 COARSE = {"Pending", "Inadmissible", "Waiting"}
@@ -35,11 +33,12 @@ GRANULAR = {
 class Context(NamedTuple):
     """What else a rule may have to know."""
 
-    apart: Mapping[str, str] = MappingProxyType(
-        {}
-    )  # owners that went another way here (`namespace/name`), and why
+    apart: Apart | None = None  # owners that go another way here
     told: AbstractSet[Event] = frozenset()  # what we said in steps before
-    want: Mapping[Key, Any] = MappingProxyType({})  # the recorded facts beside this one
+    want: Mapping[Key, Any] = MappingProxyType({})  # the recorded facts that stand now
+    got: Mapping[Key, Any] = MappingProxyType({})  # ours
+    events: Collection[Event] = ()  # the recorded events of this step
+    more: Sequence[Rule] = ()  # rules for where it is replayed
 
 
 class Rule(NamedTuple):
@@ -49,58 +48,14 @@ class Rule(NamedTuple):
 
 def reason(key: Key, path: str, want: Any, got: Any, context: Context) -> str:
     """Why this difference is wanted, or nothing."""
-    if why := _went_apart(key, path, want, got, context):
+    if context.apart and (why := context.apart.excuses(key, path, want, got)):
         return why
-    return next((rule.why for rule in RULES if rule.applies(key, path, want, got, context)), "")
+    rules = (*RULES, *context.more)
+    return next((rule.why for rule in rules if rule.applies(key, path, want, got, context)), "")
 
 
 def same_granular(want: str, got: str) -> bool:
     return want in COARSE and got in GRANULAR
-
-
-def going_apart(got: Json) -> dict[str, str]:
-    """Owners whose way differs on purpose from here on, as a step's outcome on our side tells."""
-    found: dict[str, str] = {}
-    for workload in got.get("workloads") or ():
-        for condition in (workload.get("status") or {}).get("conditions") or ():
-            if condition.get("reason") == "WaitingForNodes":
-                for owner in workload["metadata"].get("ownerReferences") or ():
-                    found[f"{workload['metadata']['namespace']}/{owner['name']}"] = WAITS_FOR_NODES
-    for said in got["newEvents"]:
-        event = event_of(said)
-        if event.reason.endswith("PriorityClassNotFound"):
-            found[event.about.split(" ", 1)[1]] = CLASS_COMES_LATER
-    return found
-
-
-WAITS_FOR_NODES = "A queued workload whose quota is there and whose nodes are not waits, instead of being admitted in vain."
-CLASS_COMES_LATER = (
-    "A workload whose priority class is missing says so, and queues as soon as the class is there."
-)
-QUEUE_COUNTS = re.compile(
-    r"status\.(?:pendingWorkloads|admittedWorkloads|reservingWorkloads|flavors\w+\.\S+)|unchanged"
-)
-
-
-def _went_apart(key: Key, _path: str, want: Any, got: Any, context: Context) -> str:
-    """Whatever is said about an owner that goes another way here, its Workload and its pods; and what queues count."""
-    if not context.apart:
-        return ""
-    said = f"{key.about} {key.field} {want} {got}"
-    for owner, why in context.apart.items():
-        space, name = owner.split("/", 1)
-        one = re.escape(name)
-        if space in said and re.search(
-            rf"(?<![\w-])(?:(?:job|pod)-)?{one}(?:-<[hr]\d*>)?(?![\w-])", said
-        ):
-            return why
-    kind = key.about.split()[0]
-    why = next(iter(context.apart.values()))
-    if kind in ("ClusterQueue", "LocalQueue") and QUEUE_COUNTS.fullmatch(key.field):
-        return why
-    if key.sort == "row" and re.search(r"get (?:clusterqueues|localqueues|cq|lq)", key.about):
-        return why
-    return why if "No resources found" in (want, got) else ""
 
 
 def _told_before(key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
@@ -155,29 +110,59 @@ def _longer_preemption_message(
 
 
 LEFT_AS_IT_WAS = re.compile(r"Previously: |Preempted to accommodate|The workload is deactivated")
+WAITING = re.compile(rf"(?:<age> )?Warning (?:{'|'.join(sorted(GRANULAR))}) ")
 
 
-def _silent_in_kueue(key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
+def _silent_in_kueue(key: Key, path: str, want: Any, got: Any, context: Context) -> bool:
     """A reason where Kueue gives none, and with it what was asked for and the event that tells it."""
     text = str(got)
-    if want == ABSENT and key.sort in ("section", "line"):
-        lines = rf"Warning (?:{'|'.join(sorted(GRANULAR))}) |Resource Requests:"
-        quota = "Type: QuotaReserved" in text and "Status: False" in text
-        return bool(re.match(lines, text)) or quota
-    if want == ABSENT and isinstance(got, dict):
-        if key.sort == "condition" and key.field == "QuotaReserved":
+    if key.sort == "condition" and key.field == "QuotaReserved":
+        if want == ABSENT:
             return bool(got.get("status") == "False" and got.get("message"))
-        return key.sort == "event" and got.get("reason") in GRANULAR
+        return path == ".message" and bool(LEFT_AS_IT_WAS.match(str(want))) and "quota" in text
+    silent = any(_was_silent(about, text, context) for about in _subjects(key, text))
     if want == ABSENT:
-        return key.field == "status.resourceRequests"
-    if key.sort == "condition" and key.field == "QuotaReserved" and path == ".message":
-        return bool(LEFT_AS_IT_WAS.match(str(want))) and "quota" in text
+        if key.sort == "event":
+            return silent and isinstance(got, dict) and got.get("reason") in GRANULAR
+        if key.sort in ("section", "line"):
+            quota = "Type: QuotaReserved" in text and "Status: False" in text
+            asked = text.startswith("Resource Requests:")
+            return silent and (bool(WAITING.match(text)) or quota or asked)
+        return silent and key.field == "status.resourceRequests"
     return (
         key.sort == "section"
         and "Type: QuotaReserved" in text
         and "Type: QuotaReserved" in str(want)
         and "Message: Preempted to accommodate" in str(want)
     )
+
+
+def _subjects(key: Key, line: str) -> list[str]:
+    """The Workloads that a fact can be about: by name, whatever their namespace where a table leaves it out."""
+    if key.about.startswith("Workload "):
+        return [key.about]
+    named = re.search(r"workload/([\w.<>-]+)", line) or re.search(
+        r"describe workloads?\b.*? ([\w.<>-]+)$", key.about
+    )
+    return [f"Workload */{named.group(1)}"] if named else []
+
+
+def _was_silent(about: str, text: str, context: Context) -> bool:
+    """No reason in the recording, or one left over from before, or one that only its condition tells."""
+    said = [
+        told
+        for other, told in context.want.items()
+        if other.field == "QuotaReserved" and _same_object(about, other.about)
+    ]
+    return not said or any(
+        told["status"] == "False"
+        and (LEFT_AS_IT_WAS.match(told["message"]) or told["message"] in text)
+        for told in said
+    )
+
+
+def _same_object(about: str, other: str) -> bool:
+    return about == other or ("*/" in about and other.endswith(about.split("*", 1)[1]))
 
 
 def _kind_is_served(key: Key, _path: str, _want: Any, _got: Any, context: Context) -> bool:
@@ -202,12 +187,98 @@ def _own_annotation(key: Key, path: str, want: Any, got: Any, _context: Context)
     return want == ABSENT and bool(re.search(r"(?:^|[. {'])makeway\.dev/", text))
 
 
-def _attempt_in_between(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+def _attempt_in_between(key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
     """A cycle here goes on until nothing changes: only its end is told, not each attempt of a loop."""
     told = want.get("note", "") if isinstance(want, dict) else want
     if got != ABSENT or not isinstance(told, str):
         return False
-    return "no longer fits after processing" in told or "Pending the preemption of" in told
+    if "no longer fits after processing" in told or "Pending the preemption of" in told:
+        return True
+    tried_again = re.search(r"nodes are available: .*preemption: ", told)
+    return bool(tried_again) and _was_placed(key, told, context)
+
+
+def _was_placed(key: Key, line: str, context: Context) -> bool:
+    """The pod that a fact is about has its node on both sides when the step is over."""
+    named = re.search(r"\bpod/([\w.<>-]+)", line) or re.search(
+        r"(?:describe pods?\b.*? |^Pod \S*?/)([\w.<>-]+)$", key.about
+    )
+    if not named:
+        return False
+    name = f"/{named.group(1)}"
+    return all(
+        any(k.field == "spec.nodeName" and k.about.endswith(name) for k in side)
+        for side in (context.want, context.got)
+    )
+
+
+def _told_by_its_condition(key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
+    """Kubernetes counts an event on an earlier one about the same version of an object, and the new words are lost."""
+    if want != ABSENT or not isinstance(got, dict | str):
+        return False
+    note = got.get("note", "") if isinstance(got, dict) else got
+    if "FailedScheduling" not in str(got):
+        return False
+    named = re.search(r"\bpod/([\w.<>-]+)", str(note)) or re.search(
+        r"(?:describe pods?\b.*? |^Pod \S*?/)([\w.<>-]+)$", key.about
+    )
+    return named is not None and any(
+        k.field == "PodScheduled"
+        and k.about.endswith(f"/{named.group(1)}")
+        and said["message"]
+        and str(note).endswith(said["message"])
+        for k, said in context.want.items()
+    )
+
+
+VICTIM = re.compile(r"Preempted workload (\S+) \(UID")
+
+
+def _each_victim_told(_key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
+    """As above: of several victims of one workload, Kueue's events name the first."""
+    found = VICTIM.search(str(got))
+    if want != ABSENT or not found or "PreemptedWorkload" not in str(got):
+        return False
+    named = any(found.group() in event.note for event in context.events)
+    victim = f"Workload {found.group(1)}"
+    fell = any(e.about == victim and e.reason == "EvictedDueToPreempted" for e in context.events)
+    return fell and not named
+
+
+def _counted_on_the_way(key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
+    """Jobs count their pods at once here, a second later there: who is over by then never said so."""
+    if want != ABSENT:
+        return False
+    if key.field != "status.reclaimablePods" and not str(got).startswith("Reclaimable Pods:"):
+        return False
+    return any(
+        _finished(about, context.want) and _finished(about, context.got)
+        for about in {k.about for k in context.want if k.field == "Finished"}
+        if key.about
+        in (about, f"kubectl describe workloads -n {about.split()[1].replace('/', ' ')}")
+    )
+
+
+def _finished(about: str, facts: Mapping[Key, Any]) -> bool:
+    return bool((facts.get(Key("condition", about, "Finished")) or {}).get("status") == "True")
+
+
+RACED_FOR = {"bound", "told to end", "deleting"}
+
+
+def _never_ran(key: Key, _path: str, want: Any, got: Any, context: Context) -> bool:
+    """A pod that is stopped before it runs may or may not have had a node: two writers race."""
+    if key.sort == "order" and key.field == "life" and key.about.startswith("Pod "):
+        lives = [str(side).split(", ") for side in (want, got)]
+        whole = all(life[0] == "created" and life[-1] == "gone" for life in lives)
+        return whole and set(lives[0]) ^ set(lives[1]) <= RACED_FOR
+    if key.sort != "event" or ABSENT not in (want, got) or not key.about.startswith("Pod "):
+        return False
+    said = got if want == ABSENT else want
+    gone = Key("object", key.about, "exists")
+    return (
+        said.get("reason") == "Scheduled" and gone not in context.want and gone not in context.got
+    )
 
 
 RULES = (
@@ -241,6 +312,18 @@ RULES = (
     Rule(
         "The same is not told twice: an event for what was told before and has not changed is left out.",
         _told_before,
+    ),
+    Rule(
+        "Each new reason and each victim has an event of its own, where Kubernetes counts it on an earlier one of other words.",
+        lambda *fact: _told_by_its_condition(*fact) or _each_victim_told(*fact),
+    ),
+    Rule(
+        "A Job's pods are counted at once, so that a Workload may say what it gave back before its Job is over.",
+        _counted_on_the_way,
+    ),
+    Rule(
+        "Whether a pod that is stopped before it runs had got a node already is luck.",
+        _never_ran,
     ),
     Rule(
         "PodGroups are served here, whoever's they are.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from makeway.kinds import preemption
 from makeway.model.decision import Bind, Evict, Hold
+from makeway.model.history import Eviction
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
 from makeway.model.reason import Reason
@@ -51,6 +52,7 @@ def record(attempt: int = 1) -> dict[str, object]:
         home="team",
         uids={"team/low": ("uid-low", "uid-owner")},
         pod_uids={"team/low-0": "uid-pod"},
+        afterwards={"team/low": preemption.REQUEUED},
         now=1_800_000_000.0,
     )
 
@@ -75,10 +77,16 @@ def test_each_attempt_has_a_name_of_its_own_even_when_old_ones_are_gone() -> Non
     assert len(names) == 5
 
 
-def test_losses_count_once_somebody_was_told() -> None:
-    told = record() | {"status": {"phase": "Draining"}}
-    assert preemption.losses([record()]) == {}
-    assert preemption.losses([told]) == {"uid-owner": (1_800_000_000.0,)}
+def test_losses_count_unless_nobody_was_told() -> None:
+    untold = record() | {"status": {"phase": "Planned"}}
+    assert preemption.losses(untold) == []
+    loss = Eviction(at=1_800_000_000.0, by="uid-train")
+    assert preemption.losses(record()) == [("uid-owner", loss, None)]
+
+
+def test_how_long_a_save_took_is_read_with_the_loss() -> None:
+    measured = record() | {"status": {"phase": "Placed", "saveSeconds": {EVICT.workload: 31.5}}}
+    assert [loss.save_s for loss in preemption.losses(measured)] == [31.5]
 
 
 def test_an_open_record_covers_the_same_victims_only() -> None:

@@ -15,7 +15,7 @@ from makeway.client import Client
 from makeway.control.clock import timestamp
 from makeway.control.config import Configuration, parse, policy_of
 from makeway.control.loop import Loop
-from makeway.kube.actions import Action, BindPod, Create, Delete, Patch, Tell
+from makeway.kube.actions import Action, BindPod, Chain, Create, Delete, Patch, Tell
 from makeway.kube.adapter import KubeCluster
 from makeway.kube.resources import API_VERSIONS, RESOURCES
 from makeway.kube.writer import Writer
@@ -40,7 +40,7 @@ class MemoryApi:
         self.clock = clock
         self.told: list[Tell] = []
         self.log: list[str] = []
-        self.refuse: set[str] = set()  # "patch Workload", "create Preemption", …
+        self.refuse: set[str] = set()  # "patch Workload", "bindpod Pod one", …
         self.calls = 0
         self.quiet = True
         self._numbers = itertools.count(1)
@@ -59,8 +59,14 @@ class MemoryApi:
         self.cluster.copy.take(kind, obj)
         return obj
 
-    async def run_all(self, lists: Iterable[list[Action]]) -> list[bool]:
-        return [await self.run(actions) for actions in lists]
+    async def run_all(self, chains: Iterable[Chain]) -> list[tuple[Chain, bool]]:
+        done: list[tuple[Chain, bool]] = []
+        for chain in chains:
+            well = await self.run(chain.actions)
+            done.append((chain, well))
+            if well:
+                done += await self.run_all(chain.then)
+        return done
 
     async def run(self, actions: Iterable[Action]) -> bool:
         return all(self._do(action) for action in actions)  # stops at the first that fails
@@ -75,7 +81,7 @@ class MemoryApi:
             return True
         kind = "Pod" if isinstance(action, BindPod) else action.kind
         verb = type(action).__name__.lower()
-        if f"{verb} {kind}" in self.refuse:
+        if self.refuse & {f"{verb} {kind}", f"{verb} {kind} {_name(action)}"}:
             return False
         self.calls += 1
         match action:
@@ -140,6 +146,10 @@ class MemoryApi:
         found["metadata"]["deletionTimestamp"] = timestamp(self.clock.now() + grace)
         found["metadata"]["deletionGracePeriodSeconds"] = grace
         self.put(action.kind, found)
+
+
+def _name(action: Create | Patch | Delete | BindPod) -> str:
+    return str(action.obj["metadata"]["name"]) if isinstance(action, Create) else action.name
 
 
 def _merge(target: Object, patch: Object) -> None:

@@ -85,3 +85,13 @@ def test_items_of_a_list_know_what_they_are() -> None:
     copy.take("Job", obj(1))
     (found,) = copy.all("Job")
     assert (found["apiVersion"], found["kind"]) == ("batch/v1", "Job")
+
+
+def test_it_knows_a_version_that_it_has_or_has_passed() -> None:
+    copy = indexed()
+    copy.take("Pod", obj(5))
+    assert copy.knows("Pod", ("n", "a"), "u", "5")
+    assert copy.knows("Pod", ("n", "a"), "u", "4")
+    assert not copy.knows("Pod", ("n", "a"), "u", "6")
+    assert not copy.knows("Pod", ("n", "a"), "another", "4")
+    assert not copy.knows("Pod", ("n", "b"), "u", "4")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.kube.board import (
     Board,
     cluster_queue,
@@ -61,6 +63,18 @@ async def test_runs_where_its_flavor_says() -> None:
     pod_spec = b.get("Job", "default/train")["spec"]["template"]["spec"]
     assert pod_spec["nodeSelector"] == {"tier": "spot"}
     assert pod_spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
+
+
+async def test_pods_that_others_place_get_quota_and_no_node_of_ours() -> None:
+    b = board(config="makeway: {schedulerNames: [makeway]}")
+    elsewhere = job("train")
+    elsewhere["spec"]["template"]["spec"]["schedulerName"] = "another"
+    b.put("Job", elsewhere)
+    await b.settle()
+    assert b.condition(b.workload_of("train"), "Admitted")[0] == "True"
+
+    with pytest.raises(AssertionError, match="train-0 has no node"):
+        await b.run_pods("train")
 
 
 async def test_waits_with_kueues_words_when_the_quota_is_taken() -> None:

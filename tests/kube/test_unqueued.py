@@ -91,6 +91,9 @@ async def test_a_victim_is_told_before_it_is_deleted_and_the_room_is_held() -> N
     assert b.get("Pod", "default/high")["status"]["nominatedNodeName"] == "node-1"
     assert why(b, "high") == "0/1 nodes are available: 1 Insufficient cpu."
     (record,) = b.cluster.copy.all("Preemption")
+    assert "status" not in record
+    await b.wait(3)
+    (record,) = b.cluster.copy.all("Preemption")
     assert record["status"]["phase"] == "Draining"
 
     # Somebody of lower priority may not slip in.
@@ -103,6 +106,39 @@ async def test_a_victim_is_told_before_it_is_deleted_and_the_room_is_held() -> N
     assert "nodeName" not in b.get("Pod", "default/mid")["spec"]
     (record,) = b.cluster.copy.all("Preemption")
     assert record["status"]["phase"] == "Placed"
+
+
+async def test_a_preemption_that_is_over_in_a_moment_is_told_once() -> None:
+    b = board("4")
+    await running(b, pod("low", "3", priority=10))
+    b.put("Pod", pod("high", "3", priority=100))
+    await b.settle()
+    b.drop("Pod", "default/low")
+    await b.settle()
+    (record,) = b.cluster.copy.all("Preemption")
+    assert record["status"]["phase"] == "Placed"
+    assert [line for line in b.api.log if "Preemption" in line] == [
+        f"create Preemption {record['metadata']['name']}",
+        f"patch Preemption {record['metadata']['name']}",
+    ]
+
+
+async def test_of_many_preemptions_at_once_only_those_that_last_point_at_their_nodes() -> None:
+    b = board(*["1"] * 20)
+    for n in range(20):
+        await running(b, pod(f"low-{n:02}", "1", priority=10))
+    for n in range(20):
+        b.put("Pod", pod(f"high-{n:02}", "1", priority=100))
+    await b.settle()
+    assert not any(line.startswith("patch Pod high") for line in b.api.log)
+    for n in range(19):
+        b.drop("Pod", f"default/low-{n:02}")
+    await b.settle()
+    await b.wait(11)
+    (waits,) = {line for line in b.api.log if line.startswith("patch Pod high")}
+    left = b.get("Pod", f"default/{waits.split()[-1]}")
+    assert "nodeName" not in left["spec"]
+    assert left["status"]["nominatedNodeName"]
 
 
 async def test_nobody_is_touched_when_the_record_cannot_be_written() -> None:

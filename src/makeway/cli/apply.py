@@ -96,7 +96,7 @@ async def apply_one(
     try:
         outcome = await _create_or_change(client, kind, obj, namespace, dry_run=dry_run)
     except ApiError as error:
-        raise UserError(refusal(error), where=manifest.where) from error
+        raise UserError(refusal(error), where=manifest.where, hint=error.hint) from error
     return Applied(object=f"{kind.label}/{manifest.name}", outcome=outcome)
 
 

@@ -56,7 +56,7 @@ def with_client(home: Path | None, work: Callable[[Client], Awaitable[T]]) -> T:
     try:
         return asyncio.run(run())
     except ApiError as error:
-        raise UserError(refusal(error)) from error
+        raise UserError(refusal(error), hint=error.hint) from error
 
 
 def refusal(error: ApiError) -> str:

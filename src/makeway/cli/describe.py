@@ -11,7 +11,7 @@ from makeway.cli.cluster import with_client
 from makeway.cli.discovery import ServedKind, served
 from makeway.cli.get import objects, read_asked
 from makeway.cli.output import out
-from makeway.cli.waiting import why
+from makeway.cli.waiting import WORKLOADS, why
 from makeway.client import Client
 from makeway.client.resource import CORE_EVENTS
 from makeway.control.clock import SystemClock, parse_timestamp
@@ -20,6 +20,7 @@ from makeway.kinds.serving.columns import human_duration
 
 Object = dict[str, Any]
 _NOISE = ("managedFields", "resourceVersion", "uid", "generation")
+_QUEUE = "kueue.x-k8s.io/queue-name"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -46,9 +47,22 @@ def describe(home: Path | None, what: list[str], namespace: str) -> None:
 
 async def _facts(client: Client, kind: ServedKind, obj: Object) -> Object:
     facts: Object = {"object": obj, "events": await _events(client, obj)}
-    if kind.kind == "Workload":
-        facts["why"] = await why(client, obj)
+    workload = obj if kind.kind == "Workload" else await _workload_of(client, obj)
+    if workload is not None:
+        facts["why"] = await why(client, workload)
     return facts
+
+
+async def _workload_of(client: Client, obj: Object) -> Object | None:
+    """What queues for a job: people know their job's name, not its Workload's."""
+    namespace = obj["metadata"].get("namespace") or ""
+    if not namespace or _QUEUE not in (obj["metadata"].get("labels") or {}):
+        return None
+    for workload in await client.list(WORKLOADS, namespace):
+        owners = workload["metadata"].get("ownerReferences") or []
+        if any(owner["uid"] == obj["metadata"]["uid"] for owner in owners):
+            return workload
+    return None
 
 
 async def _events(client: Client, obj: Object) -> list[Object]:

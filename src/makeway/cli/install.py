@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from makeway.cli.cluster import refusal
@@ -31,11 +32,17 @@ def options_from(namespace: str, image: str | None, replicas: int, config: Path 
     return Options(namespace=namespace, replicas=replicas, config=text, image=image)
 
 
-def install(kubeconfig: str, options: Options, *, dry_run: bool) -> None:
+def install(kubeconfig: str, options: Options, *, dry_run: bool, webhook: bool = False) -> None:
+    clock = SystemClock()
     if dry_run:
-        print(as_yaml(options), end="")
+        made = cluster.new_certificates(options, clock) if webhook else None
+        print(as_yaml(msgspec.structs.replace(options, webhook=made)), end="")
         return
-    _with(kubeconfig, lambda client: cluster.install(client, options, SystemClock(), out.say))
+
+    async def work(client: Client) -> None:
+        await cluster.install(client, options, clock, out.say, webhook=webhook)
+
+    _with(kubeconfig, work)
 
 
 def uninstall(kubeconfig: str, options: Options, *, definitions: bool) -> None:

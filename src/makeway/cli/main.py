@@ -259,6 +259,21 @@ def describe(
 
 
 @app.command()
+def explain(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A job, a workload, a pod group or a pod.")
+    ],
+    namespace: NamespaceOption = "default",
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why it waits: what is missing where, who has it, what keeps them safe, what would let it run."""
+    from makeway.cli import explain as command
+
+    command.explain(home, name, namespace)
+
+
+@app.command()
 def delete(
     what: Annotated[
         list[str] | None,
@@ -366,6 +381,7 @@ def jobs_queue(home: HomeOption = None, as_json: JsonOption = False) -> None:
 @jobs_app.command("cancel")
 def jobs_cancel(
     ids: Annotated[list[str] | None, typer.Argument(help="Ids or names.")] = None,
+    name: Annotated[str | None, typer.Option("-n", "--name", help="The job of this name.")] = None,
     everything: Annotated[bool, typer.Option("-a", "--all", help="All of them.")] = False,
     yes: YesOption = False,
     home: HomeOption = None,
@@ -374,7 +390,8 @@ def jobs_cancel(
     """Cancel managed jobs."""
     from makeway.cli import jobs as command
 
-    command.cancel(home, ids or [], everything=everything)
+    named = [name] if name else []
+    command.cancel(home, [*(ids or []), *named], everything=everything)
 
 
 @jobs_app.command("logs")
@@ -419,12 +436,19 @@ def install(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the manifests instead of applying them.")
     ] = False,
+    webhook: Annotated[
+        bool,
+        typer.Option(
+            "--webhook",
+            help="A webhook instead of admission policies. Without a say: where the API server has none.",
+        ),
+    ] = False,
 ) -> None:
     """Put makeway into the cluster of the kubeconfig. What is there already stays or is brought up to date."""
     from makeway.cli import install as command
 
     options = command.options_from(namespace, image, replicas, config)
-    command.install(kubeconfig, options, dry_run=dry_run)
+    command.install(kubeconfig, options, dry_run=dry_run, webhook=webhook)
 
 
 @app.command()
@@ -473,11 +497,21 @@ def run(
         typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="Where its Lease is kept."),
     ] = "makeway-system",
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
+    webhook: Annotated[
+        str,
+        typer.Option(
+            help="HOST:PORT of the webhook that API servers before 1.36 need. Default: none."
+        ),
+    ] = "",
+    webhook_certificates: Annotated[
+        Path, typer.Option(help="Folder with the webhook's tls.crt and tls.key.")
+    ] = Path("/etc/makeway-webhook"),
 ) -> None:
     """Schedule on a cluster: in a pod as its service account, elsewhere as the kubeconfig says."""
     from makeway.cli import run as command
 
-    command.run(config, kubeconfig, listen, namespace, log_format)
+    hook = command.Hook(webhook, webhook_certificates) if webhook else None
+    command.run(config, kubeconfig, listen, namespace, log_format, hook)
 
 
 @app.command()

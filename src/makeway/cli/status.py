@@ -62,6 +62,7 @@ class EvictionLine(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     loss_gpu_seconds: float
     at: float
+    afterwards: str = ""
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +142,7 @@ def _evictions(record: Object) -> list[EvictionLine]:
             rule=str(victim.get("rule") or ""),
             loss_gpu_seconds=float(victim.get("lossGPUSeconds") or 0.0),
             at=parse_timestamp(record["metadata"]["creationTimestamp"]),
+            afterwards=str(victim.get("afterwards") or ""),
         )
         for victim in said.get("victims") or []
     ]
@@ -333,7 +335,7 @@ def _print(found: Status) -> None:
     _section(
         "Evicted lately",
         [_eviction_row(line, now) for line in lately],
-        ("VICTIM", "FOR", "RULE", "LOST", "AGE"),
+        ("VICTIM", "FOR", "RULE", "LOST", "AFTERWARDS", "AGE"),
     )
     for line in found.waiting[:_SHOWN]:
         print(f"\n{line.namespace}/{line.name} waits: {line.why or 'no reason is known yet'}")
@@ -341,7 +343,8 @@ def _print(found: Status) -> None:
 
 def _eviction_row(line: EvictionLine, now: float) -> list[str]:
     lost = f"{line.loss_gpu_seconds:.3g} GPU-s"
-    return [line.victim, line.preemptor, line.rule, lost, human_duration(now - line.at)]
+    age = human_duration(now - line.at)
+    return [line.victim, line.preemptor, line.rule, lost, line.afterwards, age]
 
 
 def _section(title: str, rows: list[list[str]], columns: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from makeway.cli.nearby import did_you_mean
 from makeway.client import Client, Resource
 from makeway.model.resources import amount_of, format_amount
 
@@ -52,7 +53,12 @@ def why_in(seen: Scene, workload: Object) -> str:
         return "it does not wait for quota: that is reserved."
     near = _near(seen, workload)
     holders = _holders(seen, workload, near)
-    parts = [_said(said), _numbers(workload, near, holders), _who(workload, holders)]
+    parts = [
+        _said(said),
+        _other_name(seen, workload),
+        _numbers(workload, near, holders),
+        _who(workload, holders),
+    ]
     return " ".join(part for part in parts if part)
 
 
@@ -62,6 +68,17 @@ def _said(condition: Object) -> str:
         _, _, preemptor = message.partition("; preemptor: ")
         return f"it was stopped for {preemptor.replace('; loss:', '; lost:') or 'another one'}."
     return f"{message}."
+
+
+def _other_name(seen: Scene, workload: Object) -> str:
+    """For whoever mistyped the queue: which ones the namespace has."""
+    space, said = workload["metadata"]["namespace"], str(workload["spec"].get("queueName") or "")
+    names = sorted(name for where, name in seen.local_queues if where == space)
+    if said in names:
+        return ""
+    if not names:
+        return f"Namespace {space} has no LocalQueue."
+    return did_you_mean(said, names) or f"Namespace {space} has {', '.join(names)}."
 
 
 def _near(seen: Scene, workload: Object) -> dict[str, Object]:

@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -21,7 +24,7 @@ from yarl import URL
 
 from makeway.client.kubeconfig import Connection, Identity
 from makeway.client.resource import Object, Resource
-from makeway.client.wire import NotConnectedError, Wire
+from makeway.client.wire import NotConnectedError, TcpDoor, UnixDoor, Wire
 from makeway.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class ApiError(Exception):
         self.reason = reason
         self.message = message
         self.details: Object = details or {}
+        self.hint = ""  # what the server's Warning header adds
 
     @property
     def not_found(self) -> bool:
@@ -111,8 +115,8 @@ class Client:
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
         self.under_way = 0  # calls that wait for their answer; watches do not count
-        unlimited = bool(connection.unix_path) and not concurrency
-        self._wire = Wire(connection.unix_path) if unlimited else None
+        self._direct = not concurrency and reached_directly(connection)
+        self._wire: Wire | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -302,7 +306,7 @@ class Client:
         *,
         renew: bool,
     ) -> bytes:
-        if self._wire is not None:
+        if self._direct:
             identity = await self.connection.credentials.identity(renew=renew)
             return await self._once_by_wire(identity, method, path, data, params, headers)
         async with await self._send(method, path, data, params, headers, renew=renew) as answer:
@@ -320,14 +324,23 @@ class Client:
         params: Mapping[str, str] | None,
         headers: dict[str, str],
     ) -> bytes:
-        assert self._wire is not None
         headers = {**headers, "User-Agent": self._user_agent}
         if identity.token:
             headers["Authorization"] = f"Bearer {identity.token}"
-        answer = await self._wire.call(method, path, params, headers, data, CALL_TIMEOUT_S)
+        wire = self._wire_of(identity)
+        answer = await wire.call(method, path, params, headers, data, CALL_TIMEOUT_S)
         if answer.status >= 400:
             raise error_from(answer.status, answer.content, answer.headers)
         return answer.content
+
+    def _wire_of(self, identity: Identity) -> Wire:
+        """Connections belong to the certificate they were opened with."""
+        tls = self.connection.tls(identity)
+        if self._wire is None or self._wire.door.tls is not tls:
+            if self._wire is not None:
+                self._wire.close()
+            self._wire = Wire(door_of(self.connection, tls))
+        return self._wire
 
     async def stream(
         self, path: str, params: Mapping[str, str], read_timeout_s: float
@@ -390,11 +403,37 @@ class Client:
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 headers={"User-Agent": self._user_agent},
-                trust_env=not self.connection.unix_path,
+                # Where the environment names a proxy for this server; looking for one costs on every call.
+                trust_env=not reached_directly(self.connection),
                 # An API server sets no cookies; looking for some costs on every call.
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
+
+
+def reached_directly(connection: Connection) -> bool:
+    """Nothing stands between: no proxy of the kubeconfig, and none of the environment."""
+    if connection.unix_path:
+        return True
+    address = urlsplit(connection.server)
+    return not connection.proxy and (
+        address.scheme not in getproxies() or bool(proxy_bypass(address.hostname or ""))
+    )
+
+
+def door_of(connection: Connection, tls: ssl.SSLContext | None) -> UnixDoor | TcpDoor:
+    if connection.unix_path:
+        return UnixDoor(connection.unix_path)
+    address = urlsplit(connection.server)
+    secure = address.scheme == "https"
+    return TcpDoor(
+        address=address.hostname or "",
+        port=address.port or (443 if secure else 80),
+        host=address.netloc.rpartition("@")[2],
+        prefix=address.path,
+        tls=tls,
+        server_name=connection.server_name,
+    )
 
 
 def selectors(label_selector: str, field_selector: str) -> dict[str, str]:
@@ -426,7 +465,15 @@ def error_from(code: int, content: bytes, headers: Mapping[str, str] | None = No
     asked = (headers or {}).get("Retry-After", "")
     if asked.isdigit() and "retryAfterSeconds" not in details:
         details["retryAfterSeconds"] = int(asked)
-    return ApiError(code, status.reason, message or f"the server answered {code}", details)
+    error = ApiError(code, status.reason, message or f"the server answered {code}", details)
+    error.hint = _warning((headers or {}).get("Warning", ""))
+    return error
+
+
+def _warning(header: str) -> str:
+    """`299 - "text"` → text."""
+    found = re.match(r'299 \S+ "(.*)"$', header)
+    return found.group(1).replace('\\"', '"') if found else ""
 
 
 def _may_repeat(method: str, path: str, error: ApiError) -> bool:
@@ -438,7 +485,7 @@ def _may_repeat(method: str, path: str, error: ApiError) -> bool:
 
 def _may_resend(method: str, error: Exception) -> bool:
     """A create that was never sent can be sent again; one that may have arrived cannot."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.InvalidURL):
+    if isinstance(error, ssl.SSLCertVerificationError | aiohttp.InvalidURL):
         return False
     unsent = isinstance(error, aiohttp.ClientConnectorError | NotConnectedError)
     return unsent or method in IDEMPOTENT

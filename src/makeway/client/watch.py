@@ -53,11 +53,17 @@ class Meta(msgspec.Struct, rename="camel"):
 
 
 class _Head(msgspec.Struct):
-    metadata: Meta
+    metadata: Meta = msgspec.field(default_factory=Meta)
+
+
+class _EventHead(msgspec.Struct):
+    """Which object an event is about: enough to know whether it has to be read at all."""
+
+    type: str
+    object: _Head
 
 
 class _Event(msgspec.Struct):
-    type: str
     object: msgspec.Raw
 
 
@@ -66,6 +72,7 @@ class _Page(msgspec.Struct):
 
 
 _decode_head = msgspec.json.Decoder(_Head).decode
+_decode_event_head = msgspec.json.Decoder(_EventHead).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_page = msgspec.json.Decoder(_Page).decode
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
@@ -78,6 +85,9 @@ class Reflector(Generic[T]):
     objects are dicts (`Reflector[Object]`). The handler is called between two awaits: it sees a
     consistent cache, and is to put long work elsewhere. For DELETED it gets the last state, which
     is no longer in the cache.
+
+    Who keeps a copy of its own that also hears the answers to its writes says with `known` that it
+    has a version already: that event is not decoded once more, nor the last state of what is gone.
     """
 
     def __init__(
@@ -90,6 +100,7 @@ class Reflector(Generic[T]):
         label_selector: str = "",
         field_selector: str = "",
         decode: Callable[[bytes], T] | None = None,
+        known: Callable[[Meta], bool] | None = None,
         page_limit: int = 500,
     ) -> None:
         self.resource = resource
@@ -100,6 +111,7 @@ class Reflector(Generic[T]):
         self._path = resource.path(namespace)
         self._params = selectors(label_selector, field_selector)
         self._decode = decode or cast("Callable[[bytes], T]", _decode_object)
+        self._known = known
         self._page_limit = page_limit
         self._metas: dict[Key, Meta] = {}
         self._version = ""
@@ -176,23 +188,32 @@ class Reflector(Generic[T]):
 
     def _hear(self, line: bytes) -> None:
         try:
-            event = _decode_event(line)
+            event = _decode_event_head(line)
             if event.type == "ERROR":
-                status = _decode_object(event.object)
-                raise error_from(int(status.get("code") or 500), bytes(event.object))
-            meta = _decode_head(event.object).metadata
-            if event.type == "BOOKMARK":
-                self._version = meta.resource_version
-                return
+                said = _decode_event(line).object
+                raise error_from(int(_decode_object(said).get("code") or 500), bytes(said))
         except msgspec.DecodeError as error:
             # A line cut in the middle, or not JSON at all: the stream cannot be trusted any more.
             raise ApiError(500, "Undecodable", f"{self._path}: {error}") from error
-        obj = self._read(meta, event.object)
-        if event.type == DELETED:
+        meta = event.object.metadata
+        if event.type != "BOOKMARK":
+            self._change(event.type, meta, line)
+        self._version = meta.resource_version
+
+    def _change(self, kind: str, meta: Meta, line: bytes) -> None:
+        held = self._metas.get(meta.key)
+        if self._known is not None and held is not None and held.uid == meta.uid:
+            if kind == DELETED:
+                self._forget(meta.key, None)
+                return
+            if self._known(meta):
+                self._metas[meta.key] = meta
+                return
+        obj = self._read(meta, _decode_event(line).object)
+        if kind == DELETED:
             self._forget(meta.key, obj)
         elif obj is not None:
             self._take(meta, obj)
-        self._version = meta.resource_version
 
     def _read(self, meta: Meta, raw: msgspec.Raw) -> T | None:
         try:

@@ -1,15 +1,16 @@
-"""Calls over a Unix socket, for the server next door.
+"""Calls to an API server that is reached directly: by a Unix socket, or by TCP with or without TLS.
 
-Components of one machine make tens of thousands of small calls. A general HTTP client spends more on each (URLs, proxies, cookies,
-redirects) than the server does, and none of that exists on a socket of our own. So this speaks just enough HTTP/1.1: one call at a time
-on a connection, connections kept and reused.
+A control loop makes tens of thousands of small calls. A general HTTP client spends more on each (URLs, proxies, cookies,
+redirects) than the server does, and none of that exists between us and an API server. So this speaks just enough HTTP/1.1: one
+call at a time on a connection, connections kept and reused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final, Protocol, cast
 from urllib.parse import urlencode
 
 import httptools
@@ -17,6 +18,8 @@ import msgspec
 
 # The server closes an idle connection after a while; one that it may be closing right now is not used.
 LONGEST_IDLE_S: Final = 30.0
+CONNECT_WITHIN_S: Final = 10.0
+READ_HEADERS: Final = frozenset({b"retry-after", b"location", b"warning"})
 
 
 class NotConnectedError(OSError):
@@ -29,9 +32,53 @@ class Answer(msgspec.Struct, frozen=True):
     headers: dict[str, str]  # with the capitals that the names usually have
 
 
+class Door(Protocol):
+    """Where the server is, and how to get in."""
+
+    @property
+    def host(self) -> str:
+        """As the server knows itself."""
+
+    @property
+    def prefix(self) -> str:
+        """Before every path, where one address stands for several servers."""
+
+    @property
+    def tls(self) -> ssl.SSLContext | None: ...
+
+    async def open(self, loop: asyncio.AbstractEventLoop) -> _Connection: ...
+
+
+class UnixDoor(msgspec.Struct, frozen=True):
+    path: str
+    host: str = "localhost"
+    prefix: str = ""
+    tls: ssl.SSLContext | None = None
+
+    async def open(self, loop: asyncio.AbstractEventLoop) -> _Connection:
+        _, connection = await loop.create_unix_connection(lambda: _Connection(loop), self.path)
+        return connection
+
+
+class TcpDoor(msgspec.Struct, frozen=True):
+    address: str
+    port: int
+    host: str
+    prefix: str = ""
+    tls: ssl.SSLContext | None = None
+    server_name: str = ""  # in its certificate, where that is another than its address
+
+    async def open(self, loop: asyncio.AbstractEventLoop) -> _Connection:
+        name = (self.server_name or self.address) if self.tls is not None else None
+        _, connection = await loop.create_connection(
+            lambda: _Connection(loop), self.address, self.port, ssl=self.tls, server_hostname=name
+        )
+        return connection
+
+
 class Wire:
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, door: Door) -> None:
+        self.door = door
         self._free: list[_Connection] = []
         self._busy: set[_Connection] = set()
 
@@ -47,7 +94,9 @@ class Wire:
         connection = self._idle_one() or await self._connect()
         self._busy.add(connection)
         try:
-            answer = await connection.call(_request(method, path, params, headers, data), timeout_s)
+            whole = self.door.prefix + path
+            request = _request(self.door.host, method, whole, params, headers, data)
+            answer = await connection.call(request, timeout_s)
         except BaseException:
             # Whatever comes on it now belongs to a call that nobody waits for.
             connection.close()
@@ -75,13 +124,16 @@ class Wire:
     async def _connect(self) -> _Connection:
         loop = asyncio.get_running_loop()
         try:
-            _, connection = await loop.create_unix_connection(lambda: _Connection(loop), self._path)
+            async with asyncio.timeout(CONNECT_WITHIN_S):
+                return await self.door.open(loop)
+        except ssl.SSLCertVerificationError:
+            raise  # asking again would not make it trustworthy
         except OSError as error:
-            raise NotConnectedError(f"{self._path}: {error}") from error
-        return connection
+            raise NotConnectedError(str(error) or type(error).__name__) from error
 
 
 def _request(
+    host: str,
     method: str,
     path: str,
     params: Mapping[str, str] | None,
@@ -89,7 +141,7 @@ def _request(
     data: bytes | None,
 ) -> bytes:
     target = f"{path}?{urlencode(params)}" if params else path
-    lines = [f"{method} {target} HTTP/1.1", "Host: localhost"]
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     if data is not None:
         lines.append(f"Content-Length: {len(data)}")
@@ -159,7 +211,9 @@ class _Connection(asyncio.Protocol):
     # What the parser finds
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
+        # Only what somebody asks for: an API server sends ten of them with every answer.
+        if name.lower() in READ_HEADERS:
+            self._headers[name.decode("latin-1").title()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         self._content.append(body)

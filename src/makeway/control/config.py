@@ -86,6 +86,7 @@ class Makeway(_Section, frozen=True, kw_only=True):
     cores_per_gpu: float = 16.0  # what a GPU is worth in cores, where losses are priced
     spread: bool = False  # emptiest nodes first, instead of packing
     max_protection: str = "30m"  # minimum runtimes count up to this
+    preemptions_per_day: int | None = None  # of one workload; None: no limit
     evict_foreign: bool = False
     scheduler_names: tuple[str, ...] = ()  # empty: all of them
     quota_only: bool = False
@@ -154,6 +155,7 @@ def parse(text: str, *, where: str = "configuration") -> Configuration:
     try:
         config = msgspec.convert(said, Configuration)
         _check_durations(config)
+        _check_counts(config)
         return config
     except msgspec.ValidationError as error:
         raise UserError(
@@ -179,6 +181,15 @@ def _check_durations(config: Configuration) -> None:
             )
 
 
+def _check_counts(config: Configuration) -> None:
+    per_day = config.makeway.preemptions_per_day
+    if per_day is not None and per_day < 1:
+        raise msgspec.ValidationError(
+            f"Expected a whole number of at least 1, got {per_day}; leave it out for no limit"
+            " - at `$.makeway.preemptionsPerDay`"
+        )
+
+
 def policy_of(config: Configuration) -> Policy:
     """The engine's half of the configuration."""
     fair = config.fair_sharing
@@ -198,5 +209,6 @@ def policy_of(config: Configuration) -> Policy:
         hold_s=config.length(ours.hold_after, 60.0),
         max_notice_s=config.length(ours.max_notice, 600.0),
         max_protection_s=config.length(ours.max_protection, 1800.0),
+        preemptions_per_day=ours.preemptions_per_day,
         reserve_after_s=config.length(ours.reserve_after, 3600.0),
     )

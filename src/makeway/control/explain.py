@@ -1,6 +1,6 @@
 """Reason → sentence, for CLI, web, conditions and events alike. The words are those that Kueue's users know.
 
-One function per sentence; `events` and `conditions` gather them for a whole plan, in the order in which Kueue writes them.
+`explain` answers for one workload, live. One function per sentence; `events` and `conditions` gather them for a whole plan, in the order in which Kueue writes them.
 """
 
 from __future__ import annotations
@@ -9,10 +9,57 @@ from collections.abc import Iterator
 
 import msgspec
 
+from makeway.control.sentences import sentence
+from makeway.engine.policy import Policy
+from makeway.engine.protection import DAY_S
 from makeway.engine.state import State
+from makeway.engine.why import why
 from makeway.model.decision import Admit, Considered, Evict, Plan, Wait
+from makeway.model.history import Eviction, Past, owner_of
+from makeway.model.reason import Reason
 from makeway.model.workload import Workload, WorkloadId
 
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why one workload is where it is, for people and for programs."""
+
+    workload: WorkloadId
+    owner: str  # "Job/team-a/train", where it stands for a job
+    waits: bool
+    why: str  # one sentence
+    reason: Reason | None = None  # None: it does not wait
+    evictions: tuple[Eviction, ...] = ()  # within a day, oldest first
+
+
+def explain(state: State, workload: WorkloadId, now: float, policy: Policy) -> Explanation:
+    """Computed live, by the same engine that decides; nothing is changed by asking."""
+    asked = state.workloads[workload]
+    reason = why(state, workload, now, policy)
+    past = state.history.get(owner_of(asked), Past())
+    return Explanation(
+        workload=workload,
+        owner=asked.owner,
+        waits=reason is not None,
+        why=sentence(reason) if reason is not None else _why_it_does_not_wait(state, asked),
+        reason=reason,
+        evictions=tuple(e for e in past.evictions if now - DAY_S < e.at <= now),
+    )
+
+
+def _why_it_does_not_wait(state: State, workload: Workload) -> str:
+    if workload.finished:
+        return "it has finished"
+    if workload.evicted_at is not None:
+        return "it was told to stop, and waits again when its pods are gone"
+    nodes = sorted({p.node for p in state.occupancy.members(workload.id) if p.node is not None})
+    where = f" on {', '.join(nodes[:_NODES_NAMED])}" if nodes else ""
+    more = f" and {len(nodes) - _NODES_NAMED} more nodes" if len(nodes) > _NODES_NAMED else ""
+    if workload.admission is not None:
+        return f"it is admitted in ClusterQueue {workload.admission.queue} and runs{where}{more}"
+    return f"it runs{where}{more}"
+
+
+_NODES_NAMED = 3
 EVENT_LIMIT = 1024  # characters of an event's note that the API accepts
 CONDITION_LIMIT = 32 * 1024
 _LONGEST_WAIT_S = (2**63 - 1) / 1e9  # Go counts durations in int64 nanoseconds

@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 LOOK_AGAIN_S: Final = 10.0
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
+# Deciding takes at most this share of the time: what comes meanwhile is decided on together.
+SHARE: Final = 1 / 3
+LONGEST_GATHER_S: Final = 0.5
 
 OnCycle = Callable[[State, Plan, float], None]
 
@@ -50,6 +53,7 @@ class Loop:
         self._recorder = recorder
         self._decide_at: float | None = None
         self._failures = 0
+        self._not_before = 0.0  # by the event loop's own clock
 
     async def run(self) -> None:
         while True:
@@ -74,6 +78,7 @@ class Loop:
     async def once(self) -> bool:
         """One turn; False when there was nothing to do."""
         settled = await self.cluster.settle()
+        await self._gather()
         events = self.cluster.changes()
         for event in events:
             self.state.apply(event)
@@ -83,7 +88,9 @@ class Loop:
             return settled
         self.state.history = self.cluster.history()
         # In a thread: a long cycle must not keep watches and health checks waiting.
+        began = asyncio.get_running_loop().time()
         plan = await asyncio.to_thread(decide, self.state, now, self._policy)
+        self._space_out(began)
         self.cycles += 1
         if self._recorder is not None:
             self._recorder.events(events)
@@ -93,6 +100,17 @@ class Loop:
         await self.cluster.apply(plan)
         self._decide_at = self._next_look(plan, now)
         return True
+
+    def _space_out(self, began: float) -> None:
+        """After a long cycle the next one waits a little, and carrying out the plan is part of that wait."""
+        ended = asyncio.get_running_loop().time()
+        pause = min(LONGEST_GATHER_S, (ended - began) * (1 / SHARE - 1))
+        self._not_before = ended + pause
+
+    async def _gather(self) -> None:
+        pause = self._not_before - asyncio.get_running_loop().time()
+        if pause > 0:
+            await asyncio.sleep(pause)
 
     def _next_look(self, plan: Plan, now: float) -> float | None:
         """When time alone could change the answer."""

@@ -40,12 +40,14 @@ GAUGES: Final = {
     "makeway_holds": "Workloads for which room is kept while victims leave.",
     "makeway_nodes": "Nodes that are known.",
     "makeway_leader": "1 while this replica decides.",
+    "makeway_beside_kueue": "1 while Kueue runs: queued work is Kueue's, and only nodes are decided here.",
 }
 
 
 class Metrics:
     def __init__(self, clock: Clock) -> None:
         self.leads = False
+        self.kueue_runs = False
         self._clock = clock
         self._counts: dict[tuple[str, Labels], float] = {}
         self._slots = [0] * (len(CYCLE_S) + 1)
@@ -113,7 +115,10 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
     def _standing(self) -> dict[str, dict[Labels, float]]:
-        found: dict[str, dict[Labels, float]] = {"makeway_leader": {(): float(self.leads)}}
+        found: dict[str, dict[Labels, float]] = {
+            "makeway_leader": {(): float(self.leads)},
+            "makeway_beside_kueue": {(): float(self.kueue_runs)},
+        }
         state = self._state
         if state is None:
             return found

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from makeway.model.decision import Plan
 from makeway.model.event import Event
+from makeway.model.history import History
 
 
 class Clock(Protocol):
@@ -30,8 +31,8 @@ class Cluster(Protocol):
         """What changed since the last call."""
         ...
 
-    def history(self) -> dict[str, tuple[float, ...]]:
-        """When each owner's work was evicted, as far back as it counts."""
+    def history(self) -> History:
+        """What is remembered of each owner's evictions, as far back as it counts."""
         ...
 
     async def apply(self, plan: Plan) -> None:

@@ -7,7 +7,7 @@ times gets the same plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, get_args
 
@@ -19,6 +19,7 @@ from makeway.engine.state import State
 from makeway.errors import UserError
 from makeway.model.decision import Plan
 from makeway.model.event import Event, Object, Remove, Upsert
+from makeway.model.history import History, Past
 
 _TYPES: dict[str, type[Object]] = {kind.__name__: kind for kind in get_args(Object)}
 _encode = msgspec.json.Encoder().encode
@@ -33,7 +34,7 @@ class Line(msgspec.Struct, kw_only=True, omit_defaults=True):
     remove: str = ""
     key: str = ""
     now: float | None = None
-    history: dict[str, tuple[float, ...]] = {}
+    history: dict[str, Past] = {}
     plan: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -50,7 +51,7 @@ class Recorder:
                 case Remove(type=kind, key=key):
                     self._write(Line(remove=kind.__name__, key=key))
 
-    def cycle(self, now: float, history: Mapping[str, tuple[float, ...]], plan: Plan) -> None:
+    def cycle(self, now: float, history: History, plan: Plan) -> None:
         self._write(Line(now=now, history=dict(history), plan=msgspec.Raw(_encode(plan))))
         self._file.flush()
 

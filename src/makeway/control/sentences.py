@@ -10,7 +10,9 @@ from makeway.model.resources import format_amount
 
 def sentence(reason: Reason) -> str:
     """For every surface: CLI, conditions, events."""
-    if reason.kind in ("no-nodes-fit", "never-preempts"):
+    if reason.kind in ("no-nodes-fit", "never-preempts", "topology") and not reason.kueue.endswith(
+        "PlacementFailed"
+    ):
         return _no_nodes(reason)
     if reason.kind == "waiting-for-victims" and not reason.message:
         return _waiting_for_victims(reason)
@@ -60,8 +62,29 @@ def _no_nodes(reason: Reason) -> str:
 def _needs_at_once(shortage: Shortage) -> str:
     if shortage.resource == "pods":
         return f"needs {shortage.requested} pods at once, and {shortage.nodes} nodes have room for {shortage.free}"
-    missing = format_amount(shortage.resource, shortage.missing)
-    return f"{missing} more {shortage.resource} needed"
+    return shortage_sentence(shortage)
+
+
+def shortage_sentence(shortage: Shortage) -> str:
+    """`8 nvidia.com/gpu more needed: 16 asked for, 8 of 24 free on 3 nodes`."""
+    resource = shortage.resource
+
+    def amount(number: int) -> str:
+        return format_amount(resource, number)
+
+    if resource == "pods" and not shortage.queue:
+        return _needs_at_once(shortage)
+    if shortage.queue:
+        where = f"in flavor {shortage.flavor} of ClusterQueue {shortage.queue}"
+        most = f" (at most {amount(shortage.limit)} there)" if shortage.limit else ""
+    elif shortage.nodes == 1:
+        where, most = "on the freest node", f" (the largest has {amount(shortage.limit)})"
+    else:
+        where, most = f"on {shortage.nodes} nodes", f" (which have {amount(shortage.limit)})"
+    return (
+        f"{amount(shortage.missing)} {resource} missing: {amount(shortage.requested)} asked for,"
+        f" {amount(shortage.free)} free {where}{most}"
+    )
 
 
 def _waiting_for_victims(reason: Reason) -> str:

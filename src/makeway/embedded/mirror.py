@@ -25,11 +25,20 @@ Listener = Callable[[str, Object], None]
 class Mirror:
     """Objects of one kind, by key and by the uid of each owner."""
 
-    def __init__(self, client: Client, resource: Resource, api_version: str, kind: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource,
+        api_version: str,
+        kind: str,
+        label_selector: str = "",
+    ) -> None:
         self.resource = resource
         self.kind = kind
         self.objects: dict[Key, Object] = {}
-        self.reflector = Reflector[Object](client, resource, self._hear)
+        self.reflector = Reflector[Object](
+            client, resource, self._hear, label_selector=label_selector
+        )
         self._identity = {"apiVersion": api_version, "kind": kind}
         self._by_owner: dict[str, dict[str, Object]] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()

@@ -12,6 +12,7 @@ apart from who is parked, which the state remembers.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import cached_property
 
@@ -26,9 +27,8 @@ from makeway.engine.nominate import Nominator
 from makeway.engine.policy import Policy
 from makeway.engine.queueing import Requeue, shape_of
 from makeway.engine.seating import Seating
-from makeway.engine.serving import LOST, Serving
+from makeway.engine.serving import LOST, Serving, strength
 from makeway.engine.state import State
-from makeway.engine.victims.loss import Intervals
 from makeway.engine.victims.spare import Victim
 from makeway.model.decision import Admit, Decision, Evict, Plan, Wait
 from makeway.model.queue import QueueName
@@ -47,9 +47,8 @@ def decide(state: State, now: float, policy: Policy, rounds: int | None = None) 
         with cycle.seating.open(), state.ledger.what_if():
             cycle.pass_gates()
             cycle.seat_promised()
-            cycle.seat_before_heads()
             while (rounds is None or cycle.rounds < rounds) and cycle.round():
-                cycle.seat_before_heads()
+                pass
             cycle.seat_the_rest()
     finally:
         cycle.close()
@@ -63,25 +62,18 @@ class _Cycle:
         self.now = now
         self.policy = policy
         self.ledger = state.ledger
-        self.seating = Seating(
-            state.occupancy,
-            state.workloads,
-            state.holds,
-            state.budgets,
-            now,
-            policy,
-            Intervals(state.workloads.values()).of,
-            state.history,
-        )
+        self.seating = Seating.of(state, now, policy)
         self.joint = Joint(state, self.seating, now, policy)
         self.nominator = Nominator(state, now, policy, None if policy.quota_only else self.joint)
-        self.serving = Serving(state, now, policy, self.nominator, self.joint)
+        self.serving = Serving(
+            state, now, policy, self.nominator, self.joint, self.seat_stronger_than
+        )
         self.expired = list(state.expired_holds)
         state.expired_holds.clear()
         self.rounds = 0
         self.decisions: list[Decision] = []
         self.waits: dict[WorkloadId, Wait] = {}
-        self.seated: set[WorkloadId] = set()  # looked at in this cycle, whatever came of it
+        self.seated: set[WorkloadId] = set()  # all their pods have the nodes they were promised
         self.took: dict[WorkloadId, Entry] = {}  # admitted in this cycle
         self.gates: dict[WorkloadId, Admission] = {}  # past their last check, and without nodes
         # Out of their line until the cycle ends: they have had their turn.
@@ -101,45 +93,34 @@ class _Cycle:
             if not rest:
                 self.seated.add(workload.id)
 
-    def seat_before_heads(self) -> None:
-        """Pods that want nodes and rank at least as high as every head go first."""
-        if self.policy.quota_only:
-            return
-        ranks = [self.state.workloads[head].rank for _, head in self._heads()]
-        if ranks:
-            highest = max(ranks)
-            self._seat_in_turn(lambda w: w.rank >= highest and w.id not in self.seated)
-
     def seat_the_rest(self) -> None:
         if not self.policy.quota_only:
-            self._seat_in_turn(lambda w: w.id not in self.seated)
+            self.seat_stronger_than(None)
 
-    def _seat_in_turn(self, wanted: Callable[[Workload], bool]) -> None:
-        for workload in self._waiting(wanted, self._seekers):
-            self.seated.add(workload.id)
-            if workload.id in self.gates:
-                self._note(workload, self.joint.pass_gate(workload, self.gates[workload.id]))
-            elif workload.needs == "nodes":
-                self._note(workload, self.joint.seat_unqueued(workload))
+    def seat_stronger_than(self, head: Workload | None) -> None:
+        """Work that wants nodes and no quota goes before weaker heads; equal priorities by age. None: everybody's turn."""
+        while self._seekers:
+            seeker = self._seekers[0]
+            if head is not None and strength(seeker) < strength(head):
+                break
+            self._seekers.popleft()
+            if seeker.id in self.gates:
+                self._note(seeker, self.joint.pass_gate(seeker, self.gates[seeker.id]))
+            elif seeker.needs == "nodes":
+                self._note(seeker, self.joint.seat_unqueued(seeker))
             else:
-                self._note(workload, self.joint.seat_admitted(workload))
+                self._note(seeker, self.joint.seat_admitted(seeker))
 
     @cached_property
-    def _seekers(self) -> list[WorkloadId]:
-        """Who wants nodes and no quota: past its last check, without a queue, or admitted and without a promise.
-
-        Picked out of all who wait only once, since it is asked before every round.
-        """
+    def _seekers(self) -> deque[Workload]:
+        """Past its last check, without a queue, or admitted and without a promise; the strongest first."""
         workloads = self.state.workloads
-        return [
-            *self.gates,
-            *(
-                key
-                for key in self.state.occupancy.waiting
-                if key in workloads
-                and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
-            ),
+        found = [
+            key
+            for key in self.state.occupancy.waiting
+            if key in workloads and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
         ]
+        return deque(self._waiting(lambda w: w.id not in self.seated, [*self.gates, *found]))
 
     def _waiting(
         self, wanted: Callable[[Workload], bool], among: Iterable[WorkloadId]
@@ -314,6 +295,8 @@ class _Cycle:
         """Whoever is aside is still waiting as far as the state knows, until an event says otherwise."""
         for entry in self.aside:
             self.state.pending[entry.queue].add(entry.workload)
+        if self.seating.has_looked_for_victims:
+            self.state.protected_until = self.seating.protected_until
 
     def explain_the_rest(self) -> None:
         """Who came and was not looked at is told why too: an equal one failed, or somebody is ahead."""
@@ -377,7 +360,9 @@ def _one_admit_each(decisions: list[Decision]) -> list[Decision]:
 
 
 def _admitted(workload: Workload) -> bool:
-    return workload.admission is not None and workload.admission.admitted
+    """Its pods are ours to place: quota alone leaves that to another scheduler."""
+    given = workload.admission is not None and workload.admission.admitted
+    return given and workload.needs != "quota"
 
 
 def _eviction(entry: Entry, victim: Victim) -> Evict:

@@ -22,6 +22,7 @@ WRONG_NAME = "node(s) didn't match the requested node name"
 CORDONED = "node(s) were unschedulable"
 TAINTED = "node(s) had untolerated taint(s)"
 AFFINITY = "node(s) didn't match Pod's node affinity/selector"
+NOT_NAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 PORTS = "node(s) didn't have free ports for the requested pod ports"
 TOO_MANY_PODS = "Too many pods"
 VOLUME = "node(s) didn't match PersistentVolume's node affinity"
@@ -31,11 +32,15 @@ POD_AFFINITY = "node(s) didn't match pod affinity rules"
 POD_ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
 # Removing pods from the node cannot help with these.
-UNRESOLVABLE = frozenset({WRONG_NAME, CORDONED, TAINTED, AFFINITY, VOLUME, SPREAD_LABEL})
+UNRESOLVABLE = frozenset(
+    {WRONG_NAME, CORDONED, TAINTED, AFFINITY, NOT_NAMED, VOLUME, SPREAD_LABEL, POD_AFFINITY}
+)
 
 
 def site_verdict(shape: PodShape, node: Node) -> str:
     """Why this node is out of the question for the shape whoever is on it; "" if it is not."""
+    if shape.required_terms and not _named(shape.required_terms, node):
+        return NOT_NAMED
     if shape.node_name is not None and shape.node_name != node.name:
         return WRONG_NAME
     if node.unschedulable and untolerated((_UNSCHEDULABLE,), shape.tolerations):
@@ -54,6 +59,18 @@ def _asked_for(shape: PodShape, node: Node) -> bool:
     if any(node.labels.get(key) != value for key, value in shape.node_selector):
         return False
     return shape.required_terms is None or _any_term(shape.required_terms, node)
+
+
+def _named(terms: tuple[NodeTerm, ...], node: Node) -> bool:
+    """Affinity that names its nodes in every term leaves all others out before anything else is asked of them."""
+    return any(
+        all(
+            requirement.matches({"metadata.name": node.name})
+            for requirement in term.fields
+            if requirement.operator == "In"
+        )
+        for term in terms
+    )
 
 
 def _any_term(terms: tuple[NodeTerm, ...], node: Node) -> bool:

@@ -13,7 +13,7 @@ from makeway.engine.ledger import Held, usage_of
 from makeway.engine.policy import Policy
 from makeway.engine.quota import Usage
 from makeway.engine.state import State
-from makeway.model.decision import Hold
+from makeway.model.decision import PATIENCE, Hold
 from makeway.model.queue import QueueName
 from makeway.model.workload import Admission, WorkloadId
 
@@ -55,6 +55,16 @@ class Holds:
                 held = self._state.ledger.get(victim)
                 if held is not None and held.workload.evicted_at is not None:
                     yield held
+
+    def comes_true(self, workload: WorkloadId) -> bool:
+        """Somebody it waits for is still there. If nobody is, what they left went to another."""
+        hold = self._live[workload]
+        if hold.rule == PATIENCE:
+            return True
+        leaving = {pod.workload for pod in self._state.occupancy.leaving.values()}
+        leaving |= {held.id for held in self._state.ledger.leaving()}
+        # Without victims of its own it waits for those of others.
+        return any(v in leaving for v in hold.victims) if hold.victims else bool(leaving)
 
     def weaker_than(self, entry: Entry) -> list[WorkloadId]:
         """Whose room this one may take: the lowest priority first, then the youngest."""

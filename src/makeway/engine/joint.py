@@ -19,7 +19,7 @@ from makeway.engine.proposal import Proposal
 from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
 from makeway.engine.state import State
 from makeway.engine.victims import least_loss
-from makeway.engine.victims.candidates import Request
+from makeway.engine.victims.candidates import Request, why_safe
 from makeway.engine.victims.quota_room import QuotaRoom
 from makeway.engine.victims.roster import Roster
 from makeway.model.decision import Admit, Decision, Hold, Wait
@@ -152,6 +152,18 @@ class Joint:
 
         return legal
 
+    def refusal(self, asking: Workload, holder: Workload) -> str:
+        """The rule of the queues that keeps `holder` safe; "" where no queue is between the two, or none does."""
+        queue = asking.admission.queue if asking.admission else self.state.queue_of(asking)
+        held = self.state.ledger.get(holder.id)
+        if queue is None or held is None:
+            return ""
+        node = self.state.ledger.queue(held.queue)
+        if node.root() is not self.state.ledger.queue(queue).root():
+            return ""
+        preemption = self.state.queues[queue].preemption
+        return why_safe(node, queue, preemption, asking, held, self.policy)
+
     # --- making way ---
 
     def room_without(self, entry: Entry) -> Room | None:
@@ -189,7 +201,7 @@ class Joint:
         admission = workload.admission
         if admission is None or admission.queue not in self.state.queues:
             return self.seating.seat(workload, by_pod_priority)
-        quota = self._quota_held(workload, admission)
+        quota = self.quota_held(workload, admission)
         return self.seating.seat(workload, self.legality(quota), quota)
 
     def pass_gate(self, workload: Workload, opened: Admission) -> list[Decision]:
@@ -198,7 +210,7 @@ class Joint:
         admit = Admit(workload=workload.id, admission=opened)
         if not demands:
             return [admit]
-        quota = self._quota_held(workload, opened)
+        quota = self.quota_held(workload, opened)
         waits = self.seating.waits_for_room(workload)
         room = self.seating.find_room(
             workload, demands, self.legality(quota), quota, may_evict=not waits
@@ -227,7 +239,7 @@ class Joint:
             mine = [place for place in placement if place.pod_set == demand.pod_set]
             self.seating.take_rooms(demand.shape, mine, sign)
 
-    def _quota_held(self, workload: Workload, admission: Admission) -> QuotaRoom:
+    def quota_held(self, workload: Workload, admission: Admission) -> QuotaRoom:
         """Nothing more is asked of quota; it only says who may be taken from."""
         usage: dict[tuple[str, str], int] = {
             (flavor, resource): 0 for a in admission.assignments for resource, flavor in a.flavors

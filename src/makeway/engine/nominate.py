@@ -193,8 +193,10 @@ class Nominator:
     ) -> list[Victim]:
         if not workload.preempts:
             return []
-        excluded = self.out_of_reach
+        excluded: set[WorkloadId] | frozenset[WorkloadId] = self.out_of_reach
         prices = None
+        if self.joint is not None and self.policy.victims != "kueue":
+            excluded = excluded | self.joint.seating.out_of_bounds(workload)
         if self.joint is not None and self.policy.victims == "least-loss":
             excluded = excluded | self.joint.seating.protected
             prices = self.joint.seating.price_of

@@ -219,12 +219,12 @@ class Placer:
     def _together(self, demand: Demand, within: Mask | None) -> list[Placed] | Shortfall:
         view = self.view(demand.shape)
         counts, left = view.counts, demand.count
+        if not counts.any():
+            return Shortfall(demand=demand, placed=0)
         keys = self._ranking(view, min(left, _MOST_FILL))
         if within is not None:
             counts = np.where(within, counts, 0)
             keys = np.where(within, keys, _NEVER)
-        if not len(keys):
-            return Shortfall(demand=demand, placed=0)  # a cluster without nodes
         best = int(keys.argmin())
         if counts[best] >= left:
             return [self._at(demand, best, left)]

@@ -56,6 +56,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     hold_s: float = 60.0  # freed room is kept so long after the last victim had to be gone
     max_notice_s: float = 600.0
     max_protection_s: float = 1_800.0  # minimum runtimes count up to this
+    preemptions_per_day: int | None = None  # a workload that fell so often is left alone
     reserve_after_s: float = 3_600.0  # a head that waits longer keeps nodes as they fall free
     search_budget: int = 4_000  # steps, never seconds: the same state gives the same plan
 

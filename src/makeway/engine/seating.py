@@ -7,10 +7,11 @@ for somebody) count as taken for everybody of equal or lower priority.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 
 import msgspec
 import numpy as np
@@ -20,18 +21,28 @@ from makeway.engine.nodes import Rows, Vector
 from makeway.engine.occupancy import Occupancy, occupies, waits
 from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.policy import Policy
-from makeway.engine.protection import protection_of
+from makeway.engine.protection import Grant, displacers_of, grant_of, protection_of
+from makeway.engine.state import State
 from makeway.engine.victims import kube, least_loss
-from makeway.engine.victims.loss import loss_of, notice_of
+from makeway.engine.victims.loss import Intervals, loss_of, notice_of
 from makeway.engine.victims.oracle import QuotaTest
 from makeway.engine.victims.roster import Candidate, Roster, lift
-from makeway.model.decision import Admit, Bind, Decision, Evict, Hold, Wait
+from makeway.model.decision import (
+    PATIENCE,
+    RESERVATION,
+    Admit,
+    Bind,
+    Decision,
+    Evict,
+    Hold,
+    Wait,
+)
+from makeway.model.history import History, owner_of
 from makeway.model.node import NodeName
+from makeway.model.queue import QueueName
 from makeway.model.reason import Holder, Kind, NodeVerdict, Reason, Shortage
 from makeway.model.workload import Budget, Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
-PATIENCE = "patience"
-RESERVATION = "reservation"
 _WAITING_BY_RULE: dict[str, Kind] = {PATIENCE: "patience", RESERVATION: "reservation"}
 
 Legality = Callable[[Workload, Roster], least_loss.Legal]
@@ -61,18 +72,23 @@ class Seating:
         now: float,
         policy: Policy,
         usual_interval: Callable[[Workload], float | None],
-        history: dict[str, tuple[float, ...]],
+        history: History,
+        grant: Callable[[Workload], Grant],
     ) -> None:
         self.occupancy = occupancy
         self.table = occupancy.table
         self.placer = occupancy.placer
         self.workloads = workloads
         self.holds = dict(holds)
+        self._held_by_rank: dict[int, dict[WorkloadId, Hold]] = {}
+        for hold in holds.values():
+            self._file(hold)
         self.budgets = budgets
         self.now = now
         self.policy = policy
         self.usual_interval = usual_interval
         self.history = history
+        self.grant = grant
         self.going: dict[PodId, Pod] = {}  # who is leaving, those of this cycle included
         self._going_order: list[PodId] = []
         self._counted = 0
@@ -86,9 +102,25 @@ class Seating:
         self._bound: dict[PodId, NodeName] = {}  # the pods that did so
         self.ended_holds: list[WorkloadId] = []
         self.wake_at: float | None = None
+        self._displaced: dict[WorkloadId, frozenset[str]] = {}
+        self.protected_until = math.inf  # the first protection that ends by itself does so then
         self._roster: Roster | None = None
         self._refused: dict[PodShape, tuple[NodeVerdict, ...]] = {}
         self._verdicts: dict[tuple[PodShape, int], Reason] = {}
+
+    @classmethod
+    def of(cls, state: State, now: float, policy: Policy) -> Seating:
+        return cls(
+            state.occupancy,
+            state.workloads,
+            state.holds,
+            state.budgets,
+            now,
+            policy,
+            Intervals(state.workloads.values()).of,
+            state.history,
+            partial(_grant, state, policy),
+        )
 
     # --- the cycle's frame ---
 
@@ -133,14 +165,32 @@ class Seating:
     def _as_seen_by(self, workload: Workload) -> Iterator[None]:
         """Its own hold, and those of lower priority, are open to it."""
         with self.table.what_if():
-            for hold in self.holds.values():
-                holder = self.workloads.get(hold.workload)
-                open_to_it = hold.workload == workload.id or (
-                    holder and holder.rank < workload.rank
-                )
-                if open_to_it or self._ends_before(workload, hold):
-                    self._take_hold(hold, -1)
+            for hold in self._open_to(workload):
+                self._take_hold(hold, -1)
             yield
+
+    def _open_to(self, workload: Workload) -> Iterator[Hold]:
+        """By rank: of a thousand who wait with the same priority, none is asked about the others."""
+        for rank, held in self._held_by_rank.items():
+            if rank < workload.rank:
+                yield from (h for h in held.values() if not self._fell_for_holder(workload, h))
+            elif workload.checkpoint.expected_runtime_s is not None:
+                yield from (
+                    h
+                    for h in held.values()
+                    if h.workload == workload.id or self._ends_before(workload, h)
+                )
+            elif workload.id in held:
+                yield held[workload.id]
+
+    def _fell_for_holder(self, workload: Workload, hold: Hold) -> bool:
+        holder = self.workloads.get(hold.workload)
+        return holder is not None and self.fell_for(workload, holder)
+
+    def _file(self, hold: Hold) -> None:
+        holder = self.workloads.get(hold.workload)
+        if holder is not None:  # of nobody: takes no room
+            self._held_by_rank.setdefault(holder.rank, {})[hold.workload] = hold
 
     def _ends_before(self, workload: Workload, hold: Hold) -> bool:
         """Backfill: it says that it has ended before the one who waits could start."""
@@ -210,7 +260,7 @@ class Seating:
                 if by_waiting is not None:
                     return by_waiting
                 legal = self._banded(legality(workload, self.roster))
-                victims = self._victims(demands, legal, quota)
+                victims = self._victims(workload, demands, legal, quota)
                 if victims is None:
                     return _short(now, demands)
                 return Room(
@@ -284,10 +334,14 @@ class Seating:
         return Room(placement=placement, victims=tuple(victims), later=True, loss_ms=loss_ms)
 
     def _victims(
-        self, demands: Sequence[Demand], legal: least_loss.Legal, quota: QuotaTest | None
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        legal: least_loss.Legal,
+        quota: QuotaTest | None,
     ) -> least_loss.Victims | None:
         roster = self.roster
-        mask = legal.mask & ~self._already_fallen(roster)
+        mask = legal.mask & ~self._already_fallen(roster) & ~self._displacers(workload, roster)
         if (
             self.policy.victims == "kube"
             and quota is None
@@ -315,6 +369,32 @@ class Seating:
             else None,
             budget=self.policy.search_budget,
         )
+
+    def _displacers(
+        self, workload: Workload, roster: Roster
+    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Who made it fall, or made those fall who did: it does not displace them in turn."""
+        mask = np.zeros(len(roster), np.bool_)
+        for key in self.out_of_bounds(workload):
+            mask[roster.by_workload.get(key, [])] = True
+        return mask
+
+    def out_of_bounds(self, workload: Workload) -> frozenset[WorkloadId]:
+        if not self._displacers_of(workload):
+            return frozenset()
+        units = self.roster.candidates
+        return frozenset(c.workload.id for c in units if self.fell_for(workload, c.workload))
+
+    def fell_for(self, workload: Workload, other: Workload) -> bool:
+        """Whether it was displaced by the other, or by who was: it takes neither its place nor the room kept for it."""
+        return owner_of(other) in self._displacers_of(workload)
+
+    def _displacers_of(self, workload: Workload) -> frozenset[str]:
+        known = self._displaced.get(workload.id)
+        if known is None:
+            known = displacers_of(workload, self.now, self.history) if self.history else frozenset()
+            self._displaced[workload.id] = known
+        return known
 
     def _banded(self, legal: least_loss.Legal) -> least_loss.Legal:
         if not self.policy.bands:
@@ -367,6 +447,10 @@ class Seating:
     # --- who could fall ---
 
     @property
+    def has_looked_for_victims(self) -> bool:
+        return self._roster is not None
+
+    @property
     def roster(self) -> Roster:
         if self._roster is None:
             self._surplus: dict[WorkloadId, int] = {}
@@ -382,6 +466,24 @@ class Seating:
         """What evicting it whole costs; what runs nothing yet costs nothing."""
         unit = self._whole_unit(workload)
         return 0 if unit is None else unit.loss_ms
+
+    def protection_of(self, workload: WorkloadId) -> str:
+        """Why nobody may evict it, as the end of a sentence; "" if that is so for none of its units."""
+        units = [self.roster.candidates[u] for u in self.roster.by_workload.get(workload, ())]
+        protected = [unit.protected for unit in units if unit.protected]
+        return protected[0] if protected and len(protected) == len(units) else ""
+
+    def guarded_by(self, workload: WorkloadId) -> str:
+        """The disruption budget that its eviction would overdraw, as a sentence."""
+        if not self.policy.budgets_are_hard:
+            return ""
+        for unit in self.roster.by_workload.get(workload, ()):
+            drawn = Counter(self.roster.candidates[unit].budgets)
+            for key, count in sorted(drawn.items()):
+                allowed = self.budgets[key].allowed
+                if count > allowed:
+                    return f"PodDisruptionBudget {key} allows {allowed} disruptions"
+        return ""
 
     def budgets_of(self, workload: WorkloadId) -> tuple[str, ...]:
         unit = self._whole_unit(workload)
@@ -427,18 +529,22 @@ class Seating:
                 yield workload
 
     def _candidate(self, workload: Workload, pods: tuple[Pod, ...], *, whole: bool) -> Candidate:
+        past = self.history.get(owner_of(workload)) if self.history else None
         loss = loss_of(
             workload,
             pods,
             self.now,
             usual_interval_s=self.usual_interval(workload),
+            save_s=past.save_s if past is not None else None,
             cores_per_gpu=self.policy.cores_per_gpu,
         )
         protected = ""
         if self.policy.victims == "least-loss":
-            protected, until = protection_of(workload, pods, self.now, self.policy, self.history)
+            grant = self.grant(workload)
+            protected, until = protection_of(workload, pods, self.now, grant, past)
             if until is not None:
                 self._look_again(until)
+                self.protected_until = min(self.protected_until, until)
         if len(pods) == 1:
             started = pods[0].started_at or self.now
         else:
@@ -497,7 +603,7 @@ class Seating:
         """What to do about the pods of this workload that have no node. `quota`: what it holds, where queues say who may fall."""
         ask = self._ask(workload)
         if ask.missing:
-            return [Wait(workload=workload.id, reason=_incomplete(ask))]
+            return [Wait(workload=workload.id, reason=incomplete(ask))]
         decisions: list[Decision] = []
         if ask.core:
             decisions = self._seat_together(workload, ask.core, legality, quota, may_evict=True)
@@ -540,13 +646,10 @@ class Seating:
         if promised is not None:
             return promised
         demands = gang.demands_of(workload, pods)
-        waits_already = self.waits_for_room(workload)
-        room = self.find_room(
-            workload, demands, legality, quota, may_evict=may_evict and not waits_already
-        )
+        if self.waits_for_room(workload):
+            return [self._take_if_free(workload, demands, pods, quota)]
+        room = self.find_room(workload, demands, legality, quota, may_evict=may_evict)
         if isinstance(room, Shortfall) or (room.later and not may_evict):
-            if waits_already:
-                return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
             shortfall = (
                 room if isinstance(room, Shortfall) else Shortfall(demand=demands[0], placed=0)
             )
@@ -556,9 +659,26 @@ class Seating:
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
             return [self._admit(workload, binds)]
-        if waits_already and not room.victims:
-            return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
+        if self.policy.victims == "kube" and not room.victims:
+            # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left.
+            why = self.why_not(workload, Shortfall(demand=demands[0], placed=0))
+            return [Wait(workload=workload.id, reason=why, parked=True)]
         return self.make_way(workload, room, nominations=binds)
+
+    def _take_if_free(
+        self,
+        workload: Workload,
+        demands: Sequence[Demand],
+        pods: Sequence[Pod],
+        quota: QuotaTest | None,
+    ) -> Admit | Wait:
+        """Room is on its way to it: it takes what is free now, there or elsewhere, and evicts nobody more."""
+        with self._as_seen_by(workload):
+            found = self.placer.place(demands)
+            fits = quota is None or quota.fits(frozenset())
+        if isinstance(found, Shortfall) or not fits:
+            return Wait(workload=workload.id, reason=self.waiting_for_victims(workload))
+        return self._admit(workload, gang.binds_of(demands, pods, found))
 
     def waits_for_room(self, workload: Workload) -> bool:
         """Room is on its way to it; what it merely keeps together while it waits is no promise of that."""
@@ -580,10 +700,10 @@ class Seating:
         if not self._could_ever_fit(demands):
             return []
         with self.table.what_if():
-            if workload.id in self.holds:
-                self._take_hold(self.holds[workload.id], -1)
             kept = self.place_some(workload, demands)
         nominations = gang.binds_of(demands, pods, kept)
+        if not nominations:
+            return []  # nothing is free yet
         start = self._room_after_ends(demands, self._ending_by(float("inf")))
         until = (
             start.comes_at
@@ -596,6 +716,7 @@ class Seating:
         self.end_hold(workload.id)
         hold = Hold(workload=workload.id, nominations=nominations, until=until, rule=RESERVATION)
         self.holds[workload.id] = hold
+        self._file(hold)
         self._take_hold(hold, 1)
         self._look_again(until)
         return [hold]
@@ -674,6 +795,8 @@ class Seating:
     def end_hold(self, workload: WorkloadId) -> None:
         hold = self.holds.pop(workload, None)
         if hold is not None:
+            for held in self._held_by_rank.values():
+                held.pop(workload, None)
             self._take_hold(hold, -1)
             self.ended_holds.append(workload)
 
@@ -732,6 +855,7 @@ class Seating:
             else ", ".join(sorted(set(room.rules.values()))),
         )
         self.holds[workload.id] = hold
+        self._file(hold)
         self._take_hold(hold, 1)
         self._look_again(hold.until)
         return [
@@ -767,8 +891,10 @@ class Seating:
             known = self._verdicts[key] = self._explain_shape(workload, shape)
         if shortfall.demand.count == 1:
             return known
+        verdicts = known.verdicts or self._refusals_beyond(workload, shortfall)
         return msgspec.structs.replace(
             known,
+            verdicts=verdicts,
             shortages=(
                 Shortage(
                     resource="pods",
@@ -779,6 +905,16 @@ class Seating:
                 ),
             ),
         )
+
+    def _refusals_beyond(self, workload: Workload, shortfall: Shortfall) -> tuple[NodeVerdict, ...]:
+        """One of them would fit anywhere: what stops the next when as many as fit are in place."""
+        demand = msgspec.structs.replace(shortfall.demand, count=shortfall.placed)
+        with self.table.what_if(), self._as_seen_by(workload):
+            if demand.count:
+                found = self.placer.place([demand])
+                if not isinstance(found, Shortfall):
+                    self.take_rooms(demand.shape, found)
+            return filters.verdicts(self.table, demand.shape)
 
     def _refusals(self, shape: PodShape) -> tuple[NodeVerdict, ...]:
         """Worked out once a cycle for each shape."""
@@ -819,6 +955,14 @@ def _short(found: tuple[Placed, ...] | Shortfall, demands: Sequence[Demand]) -> 
     return Shortfall(demand=demands[0] if demands else nothing, placed=0)
 
 
+def _grant(state: State, policy: Policy, workload: Workload) -> Grant:
+    held = state.ledger.get(workload.id)
+    if held is None:
+        return grant_of(None, policy, borrows=False)
+    borrows = state.ledger.queue(held.queue).is_borrowing(held.usage)
+    return grant_of(state.queues.get(QueueName(held.queue)), policy, borrows=borrows)
+
+
 def by_pod_priority(workload: Workload, roster: Roster) -> least_loss.Legal:
     """No queue between them: pod priority strictly lower."""
     mask = (roster.pod_priority < workload.rank) & ~roster.protected
@@ -843,7 +987,7 @@ def _alike(pods: Sequence[Pod]) -> list[list[Pod]]:
     return list(groups.values())
 
 
-def _incomplete(ask: gang.Ask) -> Reason:
+def incomplete(ask: gang.Ask) -> Reason:
     return Reason(
         kind="gang-incomplete",
         shortages=(

@@ -6,7 +6,7 @@ keeps what is free while nobody makes room for it; whoever comes later must fit 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -21,12 +21,12 @@ from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
-from makeway.engine.seating import PATIENCE, Room
+from makeway.engine.seating import Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
-from makeway.model.decision import Hold
+from makeway.model.decision import PATIENCE, Hold
 from makeway.model.queue import QueueName
-from makeway.model.workload import WorkloadId
+from makeway.model.workload import Workload, WorkloadId
 
 OVERLAP = "Workload has overlapping preemption targets with another workload"
 FITS_LATER = OVERLAP + ", but will fit after these preemptions complete"
@@ -34,11 +34,22 @@ LOST = "Workload no longer fits after processing another workload"
 GATED = "Workload requires preemption, but it's gated"
 
 
+def strength(workload: Workload) -> tuple[int, float]:
+    """Where no queue is between two: pod priority, then age."""
+    return workload.rank, -workload.created_at
+
+
 class Serving:
     """Over all rounds of a cycle: what earlier heads took, claimed and asked to leave."""
 
     def __init__(
-        self, state: State, now: float, policy: Policy, nominator: Nominator, joint: Joint
+        self,
+        state: State,
+        now: float,
+        policy: Policy,
+        nominator: Nominator,
+        joint: Joint,
+        seat_stronger_than: Callable[[Workload], None],
     ) -> None:
         self.state = state
         self.policy = policy
@@ -46,6 +57,7 @@ class Serving:
         self.seating = joint.seating
         self.ledger = state.ledger
         self.nominator = nominator
+        self.seat_stronger_than = seat_stronger_than  # work without a queue, in its turn
         self.skipped: dict[str, int] = {}  # preemptions given up, by queue
         self.admitted: set[WorkloadId] = set()
         # Of all rounds, and of holds: they keep their quota until they are gone.
@@ -92,8 +104,10 @@ class Serving:
     def _serve(self, entry: Entry) -> None:
         self._withdraw_claim(entry.workload.id)
         if entry.workload.id in self.holds and entry.proposal.mode is not Mode.FIT:
-            self._go_on_waiting(entry)
-            return
+            if self.holds.comes_true(entry.workload.id):
+                self._go_on_waiting(entry)
+                return
+            self._broken.append(self.holds.end(entry.workload.id, because="its room was taken"))
         if self.policy.recompute_overlaps and self._overlaps(entry):
             self.nominator.look_again(entry, without=self.victims)
         proposal = entry.proposal
@@ -129,6 +143,7 @@ class Serving:
         """Quota is there; are the nodes? What does not fit them waits for them, and is not admitted in vain."""
         if self.policy.quota_only or checks_open(entry, self.state):
             return True  # with checks, nodes are chosen when the last is ready
+        self._let_stronger_go_first(entry)
         room = self.joint.room(entry.workload, entry.queue, entry.proposal)
         if isinstance(room, Shortfall) and entry.workload.id in self.holds:
             self._go_on_waiting(entry)
@@ -144,6 +159,10 @@ class Serving:
             self._make_way_on_nodes(entry, room)
             return False
         return True
+
+    def _let_stronger_go_first(self, entry: Entry) -> None:
+        """Who has no queue and outranks this head would only evict it later."""
+        self.seat_stronger_than(entry.workload)
 
     def _make_way_on_nodes(self, entry: Entry, room: Room) -> None:
         """Others fall for the nodes, or end by themselves; the room is held until they are gone."""
@@ -172,6 +191,7 @@ class Serving:
 
     def _way_for_quota(self, entry: Entry) -> bool:
         """With these victims gone, are there nodes too? Then they fall and the room is held; else nobody falls."""
+        self._let_stronger_go_first(entry)
         if self.policy.by_loss:
             room = self.joint.room_by_evicting(entry.workload, entry.queue, entry.proposal)
         else:
@@ -216,7 +236,8 @@ class Serving:
         broken: list[WorkloadId] = []
         with self.ledger.what_if():
             for key in self.holds.weaker_than(entry):
-                if key in self.claims:
+                fell = self.seating.fell_for(entry.workload, self.state.workloads[key])
+                if key in self.claims and not fell:
                     queue, usage = self.claims[key]
                     self.ledger.remove_usage(queue, usage)
                     broken.append(key)

@@ -9,6 +9,7 @@ second look.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from makeway.engine.proposal import Tried
 from makeway.engine.queueing import PendingQueue, Shape, shape_of
 from makeway.model.decision import Hold
 from makeway.model.event import Event, Namespace, Object, Remove, Upsert
+from makeway.model.history import History
 from makeway.model.node import Node, NodeName, Topology
 from makeway.model.queue import (
     AdmissionCheck,
@@ -61,7 +63,7 @@ class State:
         self.holds: dict[WorkloadId, Hold] = {}
         self.occupancy = Occupancy()  # the node half: who is where
         self.expired_holds: list[WorkloadId] = []  # dropped since the last plan, which says so
-        self.history: dict[str, tuple[float, ...]] = {}  # when each owner's work was evicted
+        self.history: History = {}  # by owner: when, and for whom, its work was evicted
 
         self.pending: dict[QueueName, PendingQueue] = {}
         # Looked at and found no nodes: not again before room may have appeared (the generation it was parked at).
@@ -76,6 +78,8 @@ class State:
         # Why the last workload of this shape was parked.
         self.refusals: dict[tuple[QueueName, Shape], Reason] = {}
         self.progress: dict[WorkloadId, Progress] = {}
+        # Somebody who is safe now will not be then: who waits gets another look.
+        self.protected_until = math.inf
         self.rounds = 0  # ever decided; ages the progress above
         self.stopped_queues: set[QueueName] = set()
         self.stopped_local_queues: set[str] = set()
@@ -366,6 +370,10 @@ class State:
             del self.holds[hold.workload]
             self.expired_holds.append(hold.workload)
             self.occupancy.generation += 1
+        if self.protected_until <= now:
+            self.protected_until = math.inf
+            self.occupancy.generation += 1
+            self._wake_all()
         if self.occupancy.generation != self._settled_generation:
             self._settled_generation = self.occupancy.generation
             self._to_wake |= self.waiting_for_nodes

@@ -1,60 +1,138 @@
 """Why a workload waits, asked for one workload, now: what is missing, who has it, what keeps them safe, what would help.
 
 Nothing is decided here. The workload is nominated by itself, as a cycle would do it, and then a few times more with one thing
-changed (a higher priority, fewer pods) to find the cheapest change that would let it in.
+changed (a higher priority, fewer pods) to find the cheapest change that would let it in. This file asks quota; `why_nodes` asks
+the nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
+from makeway.engine.admission import checks_open, checks_passed, required_checks
 from makeway.engine.demand import smaller_counts
 from makeway.engine.entries import Entry
+from makeway.engine.joint import Joint
 from makeway.engine.ledger import Held
 from makeway.engine.nominate import Nominator
+from makeway.engine.occupancy import occupies
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.quota import QuotaNode
+from makeway.engine.seating import Seating
 from makeway.engine.standing import why_waiting
 from makeway.engine.state import State
-from makeway.engine.victims.candidates import passes
-from makeway.model.queue import PreemptionPolicy, QueueName
+from makeway.engine.victims.candidates import why_safe
+from makeway.engine.why_nodes import (
+    MOST_HOLDERS,
+    NodeQuestion,
+    held_terms,
+    queued_terms,
+    some_names,
+    unqueued_terms,
+)
+from makeway.model.queue import PreemptionPolicy, Queue, QueueName
 from makeway.model.reason import Holder, Reason, Shortage
 from makeway.model.resources import format_amount
-from makeway.model.workload import Workload, WorkloadId
-
-MOST_HOLDERS = 5  # the largest; a list of hundreds explains nothing
+from makeway.model.workload import Admission, Workload, WorkloadId
 
 
 def why(state: State, workload: WorkloadId, now: float, policy: Policy) -> Reason | None:
     """None when it does not wait. A reason of kind `fits` when the next cycle would take it."""
     asked = state.workloads[workload]
-    standing = why_waiting(state, asked, now)
-    queue = state.queue_of(asked)
-    if standing is None or queue is None or standing.kind not in ("behind", "equal-failed"):
-        return standing
-    nominator = Nominator(state, now, policy)
-    entry = nominator.nominate(workload, queue)
-    if not entry.nominated:
-        return entry.reason
-    return _explain(state, nominator, entry)
+    if asked.finished:
+        return None
+    with _cycle_of(state, now, policy) as joint:
+        if asked.admission is not None:
+            return _why_no_nodes_yet(state, joint, asked, asked.admission)
+        if (
+            asked.needs == "nodes"
+            and asked.id not in state.occupancy.waiting
+            and _runs(state, asked)
+        ):
+            return None
+        standing = why_waiting(state, asked, now)
+        if standing is None or standing.kind not in ("behind", "equal-failed"):
+            return standing
+        if asked.needs == "nodes":
+            return NodeQuestion(joint, asked, unqueued_terms).answer()
+        queue = state.queue_of(asked)
+        if queue is None:
+            return standing
+        nominator = Nominator(state, now, policy, None if policy.quota_only else joint)
+        entry = nominator.nominate(workload, queue)
+        if not entry.nominated:
+            return entry.reason
+        return _explain(state, nominator, joint, entry)
 
 
-def _explain(state: State, nominator: Nominator, entry: Entry) -> Reason:
+def _runs(state: State, workload: Workload) -> bool:
+    return any(occupies(pod) for pod in state.occupancy.members(workload.id))
+
+
+@contextmanager
+def _cycle_of(state: State, now: float, policy: Policy) -> Iterator[Joint]:
+    """All that a cycle would ask, as what-if work that undoes itself."""
+    seating = Seating.of(state, now, policy)
+    with seating.open(), state.ledger.what_if():
+        yield Joint(state, seating, now, policy)
+
+
+def _why_no_nodes_yet(
+    state: State, joint: Joint, workload: Workload, held: Admission
+) -> Reason | None:
+    """It holds quota: it waits for its checks, for nodes, or not at all."""
+    queue = state.queues.get(held.queue)
+    if workload.evicted_at is not None:
+        return None
+    if not held.admitted and queue is not None and not checks_passed(workload, held, queue):
+        return _open_checks(workload, held, queue)
+    if not held.admitted:
+        demands = joint.demands(workload, held.assignments)
+        return NodeQuestion(joint, workload, held_terms(held), demands).answer()
+    if workload.id not in state.occupancy.waiting:
+        return None
+    return NodeQuestion(joint, workload, held_terms(held)).answer()
+
+
+def _open_checks(workload: Workload, held: Admission, queue: Queue) -> Reason:
+    said = {check.name: check for check in workload.checks}
+    names = sorted(required_checks(held, queue) | said.keys())
+    waiting = [n for n in names if n not in said or said[n].state != "Ready"]
+    parts = [f"{n} ({said[n].message})" if n in said and said[n].message else n for n in waiting]
+    noun = "AdmissionCheck" if len(parts) == 1 else "AdmissionChecks"
+    return Reason(
+        kind="checks",
+        kueue="UnsatisfiedAdmissionChecks",
+        message=f"Its quota is reserved in ClusterQueue {held.queue}; waiting for {noun} {', '.join(parts)}",
+        cheapest=f"{', '.join(waiting)} set to Ready by the controller that answers for it",
+    )
+
+
+def _explain(state: State, nominator: Nominator, joint: Joint, entry: Entry) -> Reason:
     proposal = entry.proposal
+    if proposal.mode is Mode.FIT and checks_open(entry, state):
+        return Reason(kind="fits", message="Its quota is free now; its admission checks come next.")
     if proposal.mode is Mode.FIT:
-        return Reason(kind="fits", message="It fits now and waits for its turn.")
+        demands = joint.demands(entry.workload, proposal.assignments())
+        terms = queued_terms(entry.queue, proposal)
+        return NodeQuestion(joint, entry.workload, terms, demands).answer()
     if entry.victims:
         names = ", ".join(victim.held.id for victim in entry.victims)
-        return Reason(kind="waiting-for-victims", message=f"It would get in by preempting {names}.")
+        return Reason(
+            kind="waiting-for-victims",
+            message=f"It would get in by preempting {names}.",
+            loss=sum(joint.seating.price_of(v.held.id) for v in entry.victims) / 1000,
+        )
     return Reason(
         kind=proposal.no_fit.kind,
         kueue=proposal.no_fit.kueue or "WaitingForQuota",
         message=proposal.message,
         shortages=proposal.shortages,
-        holders=tuple(_holders(state, entry, nominator.policy)),
+        holders=tuple(_holders(state, entry, nominator)),
         cheapest=_cheapest(nominator, entry),
     )
 
@@ -62,7 +140,7 @@ def _explain(state: State, nominator: Nominator, entry: Entry) -> Reason:
 # -- who has it ------------------------------------------------------------------------------------------------------
 
 
-def _holders(state: State, entry: Entry, policy: Policy) -> Iterator[Holder]:
+def _holders(state: State, entry: Entry, nominator: Nominator) -> Iterator[Holder]:
     """Who uses what is short, anywhere in the cohort tree, the largest first."""
     short = {(s.flavor, s.resource) for s in entry.proposal.shortages}
     root = state.ledger.queue(entry.queue).root()
@@ -79,29 +157,27 @@ def _holders(state: State, entry: Entry, policy: Policy) -> Iterator[Holder]:
             workload=held.id,
             priority=held.workload.priority,
             queue=node.name,
-            safe_because=_safe_because(state, entry, node, held, policy),
+            safe_because=_safe_because(state, entry, node, held, nominator),
         )
 
 
-def _safe_because(state: State, entry: Entry, node: QuotaNode, held: Held, policy: Policy) -> str:
+def _safe_because(
+    state: State, entry: Entry, node: QuotaNode, held: Held, nominator: Nominator
+) -> str:
     """The first rule that keeps this one from being evicted for the one who waits; "" when none does."""
-    preemption = state.queues[entry.queue].preemption
+    preemption, policy = state.queues[entry.queue].preemption, nominator.policy
     if held.workload.evicted_at is not None:
         return "it is already leaving"
-    if node.name == entry.queue:
-        return _refusal("withinClusterQueue", preemption.within_queue, entry.workload, held, policy)
-    if node.is_within_nominal(held.usage):
-        return f"ClusterQueue {node.name} is within its nominal quota"
-    refused = _refusal("reclaimWithinCohort", preemption.reclaim, entry.workload, held, policy)
-    return refused or _needs_borrowing(state, entry, preemption, policy)
-
-
-def _refusal(field: str, rule: str, asking: Workload, held: Held, policy: Policy) -> str:
-    if passes(rule, asking, held.workload, policy):
-        return ""
-    if rule in ("", "Never"):
-        return f"{field} is Never"
-    return f"its priority {held.workload.priority} is not below {asking.priority}"
+    if not entry.workload.preempts:
+        return f"{entry.workload.id} has preemptionPolicy Never"
+    if nominator.joint is not None and policy.victims == "least-loss":
+        protected = nominator.joint.seating.protection_of(held.id)
+        if protected:
+            return protected
+    refused = why_safe(node, entry.queue, preemption, entry.workload, held, policy)
+    if refused or node.name == entry.queue:
+        return refused
+    return _needs_borrowing(state, entry, preemption, policy)
 
 
 def _needs_borrowing(
@@ -159,9 +235,8 @@ def _higher_priority(nominator: Nominator, entry: Entry) -> str:
         proposal = nominator.assigner(raised, queue).assign(raised)
         victims = nominator.victims_for(raised, queue, proposal)
         if victims:
-            names = ", ".join(victim.held.id for victim in victims[:3])
-            more = f" and {len(victims) - 3} more" if len(victims) > 3 else ""
-            return f"a priority of {priority} would let it preempt {names}{more}"
+            names = some_names(victim.held.id for victim in victims)
+            return f"a priority of {priority} would let it preempt {names}"
     return ""
 
 

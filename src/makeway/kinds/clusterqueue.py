@@ -54,6 +54,7 @@ def read(obj: Json) -> Queue:
         terminating=is_terminating(obj),
         max_protection_s=_seconds(obj, "makeway.dev/max-protection"),
         reserve_after_s=_seconds(obj, "makeway.dev/reserve-after"),
+        preemptions_per_day=_count(obj, "makeway.dev/preemptions-per-day"),
     )
 
 
@@ -125,6 +126,20 @@ def _read_checks(spec: Json) -> tuple[QueueCheck, ...]:
         for check in strategy
     )
     return named or tuple(QueueCheck(name=str(name)) for name in spec.get("admissionChecks") or ())
+
+
+def _count(obj: Json, annotation: str) -> int | None:
+    text = annotations_of(obj).get(annotation)
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InvalidObject(
+            f'expected a whole number of at least 1, got "{text}".',
+            obj=title_of(obj),
+            field=f"metadata.annotations[{annotation}]",
+            hint='Write for example "3".',
+        )
+    return int(text)
 
 
 def _seconds(obj: Json, annotation: str) -> float | None:

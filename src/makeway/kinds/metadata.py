@@ -36,6 +36,7 @@ GROUP_FAST_ADMISSION: Final = "kueue.x-k8s.io/pod-group-fast-admission"
 GROUP_SERVING: Final = "kueue.x-k8s.io/pod-group-serving"
 RETRIABLE_IN_GROUP: Final = "kueue.x-k8s.io/retriable-in-group"
 ROLE_HASH: Final = "kueue.x-k8s.io/role-hash"
+SUSPENDING_PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"
 IS_GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
 
 

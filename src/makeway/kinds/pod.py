@@ -49,9 +49,13 @@ _PROTECTED: Final = {
     ("quota.scheduling.koordinator.sh/preemptible", "false"),
 }
 
+LONGEST_WARMUP_S: Final = 900.0
+
 
 def pod_shape(pod: Json) -> PodShape:
-    return read_shape(pod, spec(pod), path="spec", namespace=namespace(pod), labels=labels(pod))
+    """What it asks for. Where it is, is no part of that: pods of one template are alike wherever they run."""
+    asked = {**spec(pod), "nodeName": None}
+    return read_shape(pod, asked, path="spec", namespace=namespace(pod), labels=labels(pod))
 
 
 def scheduler_name(pod: Json) -> str:
@@ -135,7 +139,23 @@ def started_at(pod: Json) -> float | None:
     return seconds(status(pod).get("startTime")) if phase(pod) == "Running" else None
 
 
-def pod_from(pod: Json, workload: WorkloadId, pod_set: str) -> Pod:
+def warmup_s(pod: Json) -> float | None:
+    """How long it took from its start until it could work; only a probe tells that it does more than run."""
+    containers = spec(pod).get("containers") or []
+    if not any(c.get("readinessProbe") or c.get("startupProbe") for c in containers):
+        return None
+    ready = conditions.find(pod, "Ready") or {}
+    since = seconds(ready.get("lastTransitionTime"))
+    start = seconds(status(pod).get("startTime"))
+    if ready.get("status") != "True" or since is None or start is None:
+        return None
+    took = since - start
+    # What took longer was rather ready before, and is so again.
+    return took if 0 <= took <= LONGEST_WARMUP_S else None
+
+
+def pod_from(pod: Json, workload: WorkloadId, pod_set: str, shape: PodShape | None = None) -> Pod:
+    """`shape`, where it was read before."""
     node = spec(pod).get("nodeName")
     nominated = status(pod).get("nominatedNodeName")
     own = {k: v for k, v in annotations_of(pod).items() if k.startswith(PREFIX)}
@@ -144,7 +164,7 @@ def pod_from(pod: Json, workload: WorkloadId, pod_set: str) -> Pod:
         uid=uid(pod),
         workload=workload,
         pod_set=pod_set,
-        shape=pod_shape(pod),
+        shape=pod_shape(pod) if shape is None else shape,
         priority=priority(pod),
         phase=phase(pod),
         node=NodeName(node) if node else None,
@@ -157,10 +177,11 @@ def pod_from(pod: Json, workload: WorkloadId, pod_set: str) -> Pod:
         grace_s=grace_s(pod),
         checkpoint=checkpoint(own) if own else None,
         owned=controller(pod) is not None,
+        warmup_s=warmup_s(pod),
     )
 
 
-def lone_workload(pod: Json, *, ours: bool) -> Workload:
+def lone_workload(pod: Json, *, ours: bool, shape: PodShape | None = None) -> Workload:
     """A pod without queue and gang is a workload of its own."""
     owner = controller(pod) or {}
     waiting = gates(pod)
@@ -173,7 +194,7 @@ def lone_workload(pod: Json, *, ours: bool) -> Workload:
         priority=priority(pod),
         preempts=may_preempt(pod),
         created_at=created_at(pod),
-        pod_sets=(PodSet(name="main", count=1, shape=pod_shape(pod)),),
+        pod_sets=(PodSet(name="main", count=1, shape=pod_shape(pod) if shape is None else shape),),
         checkpoint=checkpoint(annotations_of(pod)),
         protected=protected(pod),
         foreign=not ours,

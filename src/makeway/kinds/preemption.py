@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from makeway.control.clock import timestamp
 from makeway.kinds.metadata import Json, Object, seconds, spec, status
 from makeway.model.decision import Bind, Evict, Hold
+from makeway.model.history import Eviction
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
 from makeway.model.reason import Reason
@@ -21,7 +22,20 @@ from makeway.model.workload import Admission, Assignment, Placed, PodId, Workloa
 
 API_VERSION: Final = "makeway.dev/v1alpha1"
 KIND: Final = "Preemption"
+# What becomes of a victim: it queues again, its owner makes new pods, somebody has to bring them, or it is over.
+REQUEUED: Final = "Requeued"
+RECREATED: Final = "Recreated"
+WAITS_FOR_PODS: Final = "WaitsForReplacementPods"
+ENDED: Final = "Preempted"
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
+
+
+class Loss(NamedTuple):
+    """One eviction of one owner's work; how long its save took, where that was seen."""
+
+    owner: str
+    eviction: Eviction
+    save_s: float | None
 
 
 def preemption_name(preemptor_uid: str, attempt: int) -> str:
@@ -40,12 +54,16 @@ def compose(
     *,
     attempt: int,
     preemptor_uid: str,
+    preemptor_owner_uid: str = "",
     home: str,
     uids: dict[str, tuple[str, str]],
     pod_uids: dict[str, str],
+    afterwards: dict[str, str],
     now: float,
 ) -> Object:
-    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's."""
+    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's, `afterwards`
+    what will become of it.
+    """
     victims = [
         {
             "workload": evict.workload,
@@ -56,6 +74,7 @@ def compose(
             "rule": evict.reason.rule or evict.reason.kueue,
             "lossGPUSeconds": round(evict.loss, 3),
             "noticeSeconds": evict.notice_s,
+            "afterwards": afterwards.get(evict.workload, ENDED),
         }
         for evict in evicts
     ]
@@ -66,6 +85,7 @@ def compose(
         "spec": {
             "preemptor": hold.workload,
             "preemptorUID": preemptor_uid,
+            "preemptorOwnerUID": preemptor_owner_uid,
             "attempt": attempt,
             "rule": hold.rule,
             "victims": victims,
@@ -162,18 +182,23 @@ def evictions(obj: Json) -> list[Evict]:
     ]
 
 
-def losses(known: Iterable[Json]) -> dict[str, tuple[float, ...]]:
-    """When each owner's work was evicted: pods are recreated, so the history is their owner's."""
-    found: dict[str, list[float]] = {}
-    for obj in known:
-        if str(status(obj).get("phase") or "") in ("", "Planned"):
-            continue
-        at = seconds(spec(obj).get("plannedAt")) or 0.0
-        for victim in spec(obj).get("victims") or []:
-            owner = str(victim.get("ownerUID") or victim.get("uid") or "")
-            if owner:
-                found.setdefault(owner, []).append(at)
-    return {owner: tuple(sorted(times)) for owner, times in found.items()}
+def losses(obj: Json) -> list[Loss]:
+    """Whose work was evicted, when and for whom: pods are recreated, so the history is their owner's."""
+    if status(obj).get("phase") == "Planned":
+        return []  # nobody was told for a while: it may come to nothing
+    said = spec(obj)
+    at = seconds(said.get("plannedAt")) or 0.0
+    by = str(said.get("preemptorOwnerUID") or said.get("preemptorUID") or "")
+    took = status(obj).get("saveSeconds") or {}
+    found = []
+    for victim in said.get("victims") or []:
+        owner = str(victim.get("ownerUID") or victim.get("uid") or "")
+        if owner:
+            save_s = took.get(victim.get("workload"))
+            found.append(
+                Loss(owner, Eviction(at=at, by=by), None if save_s is None else float(save_s))
+            )
+    return found
 
 
 def attempts(known: Iterable[Json], preemptor_uid: str) -> int:

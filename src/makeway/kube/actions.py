@@ -13,6 +13,7 @@ import msgspec
 from makeway.kinds.metadata import Json, Object, metadata, name, namespace, reference, uid
 from makeway.kinds.pod import scheduler_name
 from makeway.kube.resources import API_VERSIONS
+from makeway.model.workload import WorkloadId
 
 ADMISSION = "kueue-admission"
 
@@ -69,6 +70,17 @@ class BindPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Action = Create | Patch | Delete | BindPod | Tell
+
+
+class Chain(msgspec.Struct, kw_only=True):
+    """Actions in their order, and what may begin only when all of them are done."""
+
+    actions: list[Action]
+    then: list[Chain] = []
+    workload: WorkloadId = WorkloadId("")  # whom it is about
+
+    def __len__(self) -> int:
+        return 1 + sum(len(chain) for chain in self.then)
 
 
 class Steps(msgspec.Struct, kw_only=True):

@@ -15,8 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from makeway.client import ApiError, Client, Reflector, UnreachableError
 from makeway.client.watch import DELETED
 from makeway.control.config import Configuration, policy_of
@@ -31,18 +29,21 @@ from makeway.kinds.frameworks import JOB_KINDS, RUNTIMES
 from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import Object, key, namespace, owners, spec, uid
 from makeway.kinds.podgroup import gang_of
-from makeway.kinds.preemption import losses
 from makeway.kube import gated, jobs, podgroups, pods, queues, standing, workloads
-from makeway.kube.actions import Action, Steps
+from makeway.kube.actions import Chain, Steps
 from makeway.kube.apply import Applier
 from makeway.kube.copy import LocalCopy
+from makeway.kube.gangs import GangKeeper
+from makeway.kube.history import History
 from makeway.kube.preempting import reconcile_preemption, unfinished
 from makeway.kube.projection import Projection
+from makeway.kube.reading import decoder_of
 from makeway.kube.resources import POD_GROUPS, REQUIRED, RESOURCES
-from makeway.kube.world import World
+from makeway.kube.world import World, pod_parties
 from makeway.kube.writer import Writer
-from makeway.model.decision import Evict, Plan
+from makeway.model.decision import Plan
 from makeway.model.event import Event
+from makeway.model.history import Past
 from makeway.model.workload import WorkloadId
 
 log = logging.getLogger(__name__)
@@ -59,19 +60,23 @@ MOST_REFUSALS: Final = 10_000
 FIRST_PAUSE_S: Final = 0.02
 LONGEST_PAUSE_S: Final = 10.0
 QUEUES: Final = ("ClusterQueue", "LocalQueue")
+NOT_QUEUED: Final = frozenset({"Preemption", *POD_GROUPS})  # ours also where Kueue runs
 MOST_IN_A_PASS: Final = 256  # so that decisions do not wait for a flood of steps
 
 Task = tuple[str, str]  # what to reconcile: kind of reconcile, key
 
 
 class KubeCluster:
-    def __init__(self, client: Client, config: Configuration, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, config: Configuration, clock: Clock, *, queues_are_ours: bool = True
+    ) -> None:
         self.copy = LocalCopy()
-        self.world = World(self.copy, config)
+        self.world = World(self.copy, config, queues_are_ours=queues_are_ours)
         names = frozenset(config.makeway.scheduler_names)
         self.projection = Projection(self.world, lambda scheduler: not names or scheduler in names)
         self.writer = Writer(client, self.copy, clock)
         self.applier = Applier(self.world, self.projection)
+        self.gangs = GangKeeper(self.world, self.projection)
         self._client = client
         self._clock = clock
         self._changed = asyncio.Event()
@@ -81,9 +86,7 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._refusals: dict[WorkloadId, tuple[int, float]] = {}  # how often, and not before when
-        self._history: dict[str, tuple[float, ...]] | None = (
-            None  # read anew when a Preemption changes
-        )
+        self._history = History(self.copy)
         self.served: set[str] = set()
         self.copy.listen(self._note)
 
@@ -107,6 +110,13 @@ class KubeCluster:
                 self.world.watched.add(kind)
             synced.set()
             await asyncio.sleep(LOOK_FOR_KINDS_EVERY_S)
+
+    async def load(self) -> None:
+        """All that the API holds, once: for who asks a question and decides nothing."""
+        for kind in await self._newly_served():
+            for obj in await self._client.list(RESOURCES[kind]):
+                self.copy.take(kind, obj)
+            self.world.watched.add(kind)
 
     async def _newly_served(self) -> list[str]:
         """Kinds that the API serves and that are not watched yet."""
@@ -136,7 +146,11 @@ class KubeCluster:
 
     def _watch(self, kind: str, group: asyncio.TaskGroup) -> Reflector[Object]:
         reflector: Reflector[Object] = Reflector(
-            self._client, RESOURCES[kind], partial(self._hear, kind)
+            self._client,
+            RESOURCES[kind],
+            partial(self._hear, kind),
+            decode=decoder_of(kind),
+            known=lambda meta: self.copy.knows(kind, meta.key, meta.uid, meta.resource_version),
         )
         group.create_task(reflector.run(), name=f"watch {kind}")
         self.served.add(kind)
@@ -171,11 +185,13 @@ class KubeCluster:
                     self._note_door(key(door))
                 self._mark_workloads(self.copy.by("workloads by cluster queue", key_))
                 self._mark_all("ResourceFlavor")
+                self._mark_all("AdmissionCheck")
             case "LocalQueue":
                 self._note_door(key_)
                 self._mark("ClusterQueue", str(spec(after or before or {}).get("clusterQueue", "")))
             case "ResourceFlavor" | "AdmissionCheck" | "Topology" | "Cohort":
                 self._mark(kind, key_)
+                self._mark_all("Topology")
                 self._mark_all("ClusterQueue")
                 self._mark_all("LocalQueue")
                 self._mark_workloads(
@@ -190,10 +206,7 @@ class KubeCluster:
                 for one in self.copy.all("Pod"):
                     self._mark_pod(one)
                 self._mark_workloads(self.copy.all("Workload"))
-            case "Preemption":
-                self._history = None
-                self._mark(kind, key_)
-            case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
+            case "Preemption" | "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
                 self._mark(kind, key_)
 
     def _note_pod(self, before: Object | None, after: Object | None) -> None:
@@ -206,7 +219,7 @@ class KubeCluster:
                         self._mark(kind, gang)
         if after is None and before is not None and pod.queued(before):
             self._mark_workloads(self.copy.by("workloads by owner", uid(before)))
-        self._mark_open_preemptions()
+        self._mark_preemptions_of(*pod_parties(after or before or {}))
 
     def _mark_pod(self, one: Object) -> None:
         parent = self.world.gated_parent(one)
@@ -239,7 +252,7 @@ class KubeCluster:
             }:
                 if queue:
                     self._mark("ClusterQueue", queue)
-        self._mark_open_preemptions()
+        self._mark_preemptions_of(key_)
 
     def _mark_owner(self, space: str, kind: str, owner: str) -> None:
         if kind in JOB_KINDS or kind in GATED_KINDS:
@@ -261,9 +274,11 @@ class KubeCluster:
         for key_ in self.copy.keys(kind):
             self._mark(kind, key_)
 
-    def _mark_open_preemptions(self) -> None:
-        for record in self.copy.by("open preemptions", ""):
-            self._mark("Preemption", key(record))
+    def _mark_preemptions_of(self, *parties: str) -> None:
+        """Those under way in which one of these is the preemptor or a victim."""
+        for party in parties:
+            for record in self.copy.keys_by("preemptions by party", party):
+                self._mark("Preemption", record)
 
     def _mark(self, what: str, key_: str) -> None:
         self._tasks[what, key_] = None
@@ -275,7 +290,7 @@ class KubeCluster:
         now = self._clock.now()
         self._ring(now)
         marked, self._tasks = self._tasks, {}
-        work: list[tuple[Task, list[Action]]] = []
+        work: list[tuple[Task, Chain]] = []
         for task in marked:
             if len(work) >= MOST_IN_A_PASS:
                 self._tasks[task] = None
@@ -286,14 +301,15 @@ class KubeCluster:
             if steps.again_at is not None:
                 self._at(max(steps.again_at, now + FIRST_PAUSE_S), task)
             if steps.actions:
-                work.append((task, steps.actions))
+                work.append((task, Chain(actions=steps.actions)))
         if not work:
             return bool(self._tasks)
-        done = await self.writer.run_all(actions for _, actions in work)
-        for (task, _), well in zip(work, done, strict=True):
+        done = await self.writer.run_all(chain for _, chain in work)
+        well = {id(chain) for chain, well in done if well}
+        for task, chain in work:
             if task[0] in QUEUES:
                 self._written[task] = now
-            self._judge(task, well)
+            self._judge(task, id(chain) in well)
         return True
 
     def _steps(self, task: Task, now: float) -> Steps:
@@ -305,6 +321,8 @@ class KubeCluster:
             return Steps()
 
     def _reconcile(self, what: str, key_: str, now: float) -> Steps:
+        if not self.world.queues_are_ours and what not in NOT_QUEUED:
+            return Steps()
         if what == "Group":
             space, group = key_.split("/", 1)
             return pods.reconcile_group(space, group, self.world, now)
@@ -327,8 +345,8 @@ class KubeCluster:
                 return queues.reconcile_cluster_queue(found, self.world, now)
             case "LocalQueue":
                 return queues.reconcile_local_queue(found, self.world, now)
-            case "ResourceFlavor":
-                return queues.reconcile_flavor(found, self.world)
+            case "ResourceFlavor" | "AdmissionCheck" | "Topology":
+                return queues.reconcile_used(what, found, self.world)
             case "Cohort":
                 return queues.reconcile_cohort(found, self.world)
             case "PodGroup" | "PodGroup.x-k8s.io" | "PodGroup.k8s.io":
@@ -393,10 +411,8 @@ class KubeCluster:
     def changes(self) -> Sequence[Event]:
         return self.projection.drain()
 
-    def history(self) -> dict[str, tuple[float, ...]]:
-        if self._history is None:
-            self._history = losses(self.copy.all("Preemption"))
-        return self._history
+    def history(self) -> dict[str, Past]:
+        return dict(self._history.past)
 
     def wake_at(self) -> float | None:
         return self._timers[0][0] if self._timers else None
@@ -404,8 +420,8 @@ class KubeCluster:
     def decide_at(self) -> float | None:
         now = self._clock.now()
         times = [until for _, until in self._refusals.values() if until > now]
-        if self.applier.publisher.later is not None:
-            times.append(self.applier.publisher.later)
+        put_off = (self.applier.publisher.later, self.applier.later, self.gangs.later)
+        times += [at for at in put_off if at is not None]
         return min(times, default=None)
 
     def ring_soon(self) -> bool:
@@ -419,18 +435,19 @@ class KubeCluster:
 
     async def apply(self, plan: Plan) -> None:
         now = self._clock.now()
-        plan = await self._write_ahead(plan, now)
-        await self._carry_out(self.applier.then(plan, now), now)
-        await self._carry_out(self.applier.last(plan, now), now)
+        on_record = "Preemption" in self.served
+        await self._carry_out(self.applier.chains(plan, now, on_record=on_record), now)
+        await self._carry_out(self.applier.nominations(plan, now), now)
+        await self.writer.run_all(self.gangs.look(plan.decisions, now))
 
-    async def _carry_out(self, asked: list[tuple[WorkloadId, list[Action]]], now: float) -> None:
-        work = [(w, actions) for w, actions in asked if self._may_try(w, now)]
-        done = await self.writer.run_all(actions for _, actions in work)
-        for (workload, _), well in zip(work, done, strict=True):
+    async def _carry_out(self, asked: list[Chain], now: float) -> None:
+        for chain, well in await self.writer.run_all(
+            chain for chain in asked if self._may_try(chain.workload, now)
+        ):
             if well:
-                self._refusals.pop(workload, None)
+                self._refusals.pop(chain.workload, None)
             else:
-                self._refused(workload)
+                self._refused(chain.workload)
 
     def _may_try(self, workload: WorkloadId, now: float) -> bool:
         """Whoever was refused waits a while before it is tried again, and keeps nobody else."""
@@ -457,22 +474,6 @@ class KubeCluster:
                 self.world.shares[kind, node.name] = value
                 self._mark(kind, node.name)
 
-    async def _write_ahead(self, plan: Plan, now: float) -> Plan:
-        """Preemptions are on record before the first victim is touched; who is not on record is spared for now."""
-        if "Preemption" not in self.served:
-            return plan
-        records = self.applier.first(plan, now)
-        unwritten = set()
-        for preemptor, actions in records.items():
-            if not await self.writer.run(actions):
-                unwritten.add(preemptor)
-        if not unwritten:
-            return plan
-        kept = tuple(
-            d for d in plan.decisions if not (isinstance(d, Evict) and d.preemptor in unwritten)
-        )
-        return msgspec.structs.replace(plan, decisions=kept)
-
 
 async def run_scheduler(
     client: Client,
@@ -480,12 +481,13 @@ async def run_scheduler(
     clock: Clock,
     ready: asyncio.Event,
     *,
+    queues_are_ours: bool = True,
     on_cycle: OnCycle | None = None,
     record: Path | None = None,
     started: asyncio.Future[Loop] | None = None,
 ) -> None:
     """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
-    cluster = KubeCluster(client, config, clock)
+    cluster = KubeCluster(client, config, clock, queues_are_ours=queues_are_ours)
 
     def watch(state: State, plan: Plan, now: float) -> None:
         cluster.observe(state)

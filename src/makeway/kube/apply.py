@@ -6,6 +6,8 @@ is left alone, a Preemption has a name of its own attempt. Before the first vict
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from makeway.control import explain
@@ -26,6 +28,7 @@ from makeway.kube import standing, words
 from makeway.kube.actions import (
     Action,
     BindPod,
+    Chain,
     Patch,
     Tell,
     about,
@@ -39,12 +42,16 @@ from makeway.kube.projection import Projection, placement_json
 from makeway.kube.publishing import NOT_ALL_READY, Publisher
 from makeway.kube.world import World
 from makeway.model.decision import Admit, Bind, Evict, Hold, Plan, Wait
+from makeway.model.node import NodeName
 from makeway.model.reason import Reason
 from makeway.model.workload import WorkloadId
 
+FLOOD: Final = 16  # preemptions in one plan, above which words wait for deeds
+TOLD_WITHIN_S: Final = 10.0
+
 
 class Applier:
-    """Turns a plan into lists of actions; lists are carried out side by side, each in its order."""
+    """Turns a plan into chains of actions; chains are carried out side by side, each in its order."""
 
     def __init__(self, world: World, projection: Projection) -> None:
         self._world = world
@@ -53,46 +60,69 @@ class Applier:
         self.evictor = Evictor(world, projection)
         self.publisher = Publisher(world, projection)
         self.blocked: set[WorkloadId] = set()  # would have quota if others were ready
+        # Nominations that were put off: when they are due, the hold, and why its workload waits.
+        self._untold: dict[WorkloadId, tuple[float, Hold, Reason | None]] = {}
 
-    def first(self, plan: Plan, now: float) -> dict[WorkloadId, list[Action]]:
-        """What must be written before anybody is touched: the Preemptions, by who asked."""
-        records: dict[WorkloadId, list[Action]] = {}
-        for preemptor, evicts in _by_preemptor(plan).items():
-            hold = next((h for h in plan.holds if h.workload == preemptor), None)
-            record = self.evictor.record(preemptor, evicts, hold, now)
-            if record is not None:
-                records[preemptor] = [record]
-        return records
-
-    def then(self, plan: Plan, now: float) -> list[tuple[WorkloadId, list[Action]]]:
-        """Everything else, with the workload that each list is about."""
+    def chains(self, plan: Plan, now: float, *, on_record: bool) -> list[Chain]:
+        """The plan but for its nominations. `on_record`: victims are touched only when their Preemption is in the API."""
         self.publisher.begin({bind.pod for admit in plan.admits for bind in admit.binds})
-        work: list[tuple[WorkloadId, list[Action]]] = []
-
-        def ask(workload: WorkloadId, lists: list[list[Action]]) -> None:
-            work.extend((workload, actions) for actions in lists if actions)
-
         admits, refused = self._one_at_a_time(plan)
+        chains: list[Chain] = []
         for admit in admits:
-            ask(admit.workload, self._admit(admit, now))
-        for evict in plan.evicts:
-            if not evict.already:
-                ask(evict.workload, self.evictor.evict(evict, now))
-        held = {hold.workload for hold in plan.holds}
+            chains += _about(admit.workload, self._admit(admit, now))
+        chains += self._evictions(plan, now, on_record=on_record)
+        held = {*self._untold, *(hold.workload for hold in plan.holds)}
         late = self.publisher.late({decision.workload for decision in plan.decisions})
         for wait in (*refused, *plan.waits, *late):
             nominated = wait.workload in held
-            ask(wait.workload, self.publisher.wait(wait, now, nominated=nominated))
-        return work
+            chains += _about(wait.workload, self.publisher.wait(wait, now, nominated=nominated))
+        return chains
 
-    def last(self, plan: Plan, now: float) -> list[tuple[WorkloadId, list[Action]]]:
-        """What follows when the victims were told and deleted: their places are promised."""
-        return [
-            (hold.workload, actions)
-            for hold in plan.holds
-            for actions in self._nominate(hold, plan, now)
-            if actions
-        ]
+    def _evictions(self, plan: Plan, now: float, *, on_record: bool) -> list[Chain]:
+        chains: list[Chain] = []
+        holds = {hold.workload: hold for hold in plan.holds}
+        for preemptor, evicts in _by_preemptor(plan).items():
+            victims: list[Chain] = []
+            for evict in evicts:
+                if not evict.already:
+                    victims += _about(evict.workload, self.evictor.evict(evict, now))
+            record = (
+                self.evictor.record(preemptor, evicts, holds.get(preemptor), now)
+                if on_record
+                else None
+            )
+            if record is None:
+                chains += victims
+            else:
+                chains.append(Chain(workload=preemptor, actions=[record], then=victims))
+        return chains
+
+    def nominations(self, plan: Plan, now: float) -> list[Chain]:
+        """What follows when the victims were told and deleted: their places are promised.
+
+        Of many at once this is told later, and most never: they are bound before, and a word that is out of date when it is
+        read is worth no call.
+        """
+        told_at = now + TOLD_WITHIN_S if len(plan.holds) > FLOOD else now
+        reasons = {wait.workload: wait.reason for wait in plan.waits}
+        for hold in plan.holds:
+            self._untold[hold.workload] = (told_at, hold, reasons.get(hold.workload))
+        chains: list[Chain] = []
+        for workload, (due, hold, reason) in list(self._untold.items()):
+            waiting = self._still_waiting(hold)
+            if due <= now or not waiting:
+                del self._untold[workload]
+                chains += _about(workload, self._nominate(waiting, reason, now))
+        return chains
+
+    @property
+    def later(self) -> float | None:
+        """A word that was put off is due then."""
+        return min((due for due, _, _ in self._untold.values()), default=None)
+
+    def _still_waiting(self, hold: Hold) -> list[tuple[Object, NodeName]]:
+        found = ((self._copy.get("Pod", bind.pod), bind.node) for bind in hold.nominations)
+        return [(p, node) for p, node in found if p is not None and not spec(p).get("nodeName")]
 
     def _one_at_a_time(self, plan: Plan) -> tuple[list[Admit], list[Wait]]:
         """`blockAdmission`: nobody gets quota before the pods of all who have it are ready."""
@@ -206,17 +236,12 @@ class Applier:
             )
         ]
 
-    def _nominate(self, hold: Hold, plan: Plan, now: float) -> list[list[Action]]:
+    def _nominate(
+        self, waiting: list[tuple[Object, NodeName]], reason: Reason | None, now: float
+    ) -> list[list[Action]]:
         """Pods that wait for their victims to leave point at their nodes."""
-        reason = next((w.reason for w in plan.waits if w.workload == hold.workload), None)
-        lists: list[list[Action]] = []
-        for bind in hold.nominations:
-            found = self._copy.get("Pod", bind.pod)
-            if found is None or spec(found).get("nodeName"):
-                continue
-            message = words.fit_error(reason) if reason is not None else ""
-            lists.append(self.publisher.unschedulable(found, message, bind.node, now))
-        return lists
+        message = words.fit_error(reason) if reason is not None else ""
+        return [self.publisher.unschedulable(one, message, node, now) for one, node in waiting]
 
 
 def _selected(claim: Json, node: str) -> bool:
@@ -226,6 +251,10 @@ def _selected(claim: Json, node: str) -> bool:
 def _select_node(claim: Json, node: str) -> Patch:
     body = {"metadata": {"annotations": {volumes.SELECTED_NODE: node}}}
     return patch_object("PersistentVolumeClaim", claim, body)
+
+
+def _about(workload: WorkloadId, lists: list[list[Action]]) -> list[Chain]:
+    return [Chain(workload=workload, actions=actions) for actions in lists if actions]
 
 
 def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:

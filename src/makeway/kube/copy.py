@@ -22,39 +22,56 @@ class Index:
     def __init__(self, kind: str, values: Callable[[Json], Iterable[str]]) -> None:
         self.kind = kind
         self._values = values
+        self._filed: dict[str, list[str]] = {}  # under which values a key is
         self._keys: dict[str, dict[str, None]] = {}  # insertion order: the same answer each time
 
-    def remove(self, key_: str, obj: Json) -> None:
-        for value in self._values(obj):
+    def put(self, key_: str, obj: Json) -> None:
+        values = list(self._values(obj))
+        if self._filed.get(key_, []) == values:
+            return
+        self.remove(key_)
+        if values:
+            self._filed[key_] = values
+        for value in values:
+            self._keys.setdefault(value, {})[key_] = None
+
+    def remove(self, key_: str) -> None:
+        for value in self._filed.pop(key_, ()):
             keys = self._keys.get(value)
             if keys is not None:
                 keys.pop(key_, None)
                 if not keys:
                     del self._keys[value]
 
-    def add(self, key_: str, obj: Json) -> None:
-        for value in self._values(obj):
-            self._keys.setdefault(value, {})[key_] = None
-
     def keys(self, value: str) -> list[str]:
         return list(self._keys.get(value, ()))
+
+    def count(self, value: str) -> int:
+        return len(self._keys.get(value, ()))
 
 
 class LocalCopy:
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Object]] = {}
         self._indexes: dict[str, Index] = {}
+        self._indexes_of: dict[str, list[Index]] = {}  # by kind
         self._listeners: list[Listener] = []
         self._deleted: dict[str, None] = {}  # uids, oldest first
 
     def index(self, label: str, kind: str, values: Callable[[Json], Iterable[str]]) -> None:
-        self._indexes[label] = Index(kind, values)
+        self._indexes[label] = made = Index(kind, values)
+        self._indexes_of.setdefault(kind, []).append(made)
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
     def get(self, kind: str, key_: str) -> Object | None:
         return self._objects.get(kind, {}).get(key_)
+
+    def knows(self, kind: str, place: tuple[str, str], uid_: str, version_: str) -> bool:
+        """Whether this version of the object, or a later one, is here: answers to our writes are faster than the watch."""
+        held = self.get(kind, "/".join(place) if place[0] else place[1])
+        return held is not None and uid(held) == uid_ and version(held) >= _number(version_)
 
     def all(self, kind: str) -> Iterator[Object]:
         return iter(self._objects.get(kind, {}).values())
@@ -70,6 +87,12 @@ class LocalCopy:
         held = self._objects.get(index.kind, {})
         return [held[key_] for key_ in index.keys(value)]
 
+    def keys_by(self, label: str, value: str) -> list[str]:
+        return self._indexes[label].keys(value)
+
+    def count_by(self, label: str, value: str) -> int:
+        return self._indexes[label].count(value)
+
     def take(self, kind: str, obj: Object) -> None:
         """The object is now so, unless we know better."""
         if uid(obj) in self._deleted:
@@ -82,12 +105,8 @@ class LocalCopy:
         known = held.get(key_)
         if known is not None and uid(known) == uid(obj) and version(known) >= version(obj):
             return
-        if known is not None:
-            self._unindex(kind, key_, known)
         held[key_] = obj
-        for index in self._indexes.values():
-            if index.kind == kind:
-                index.add(key_, obj)
+        self._file(kind, key_, obj)
         self._tell(kind, key_, known, obj)
 
     def assume(self, kind: str, obj: Object) -> None:
@@ -96,11 +115,8 @@ class LocalCopy:
         known = self.get(kind, key_)
         if known is None or uid(known) != uid(obj):
             return
-        self._unindex(kind, key_, known)
         self._objects[kind][key_] = obj
-        for index in self._indexes.values():
-            if index.kind == kind:
-                index.add(key_, obj)
+        self._file(kind, key_, obj)
         self._tell(kind, key_, known, obj)
 
     def drop(self, kind: str, obj: Json) -> None:
@@ -112,13 +128,13 @@ class LocalCopy:
         if known is None or (uid(obj) and uid(known) != uid(obj)):
             return
         del held[key_]
-        self._unindex(kind, key_, known)
+        for index in self._indexes_of.get(kind, ()):
+            index.remove(key_)
         self._tell(kind, key_, known, None)
 
-    def _unindex(self, kind: str, key_: str, obj: Object) -> None:
-        for index in self._indexes.values():
-            if index.kind == kind:
-                index.remove(key_, obj)
+    def _file(self, kind: str, key_: str, obj: Object) -> None:
+        for index in self._indexes_of.get(kind, ()):
+            index.put(key_, obj)
 
     def _tell(self, kind: str, key_: str, before: Object | None, after: Object | None) -> None:
         for listener in self._listeners:
@@ -133,8 +149,12 @@ class LocalCopy:
 
 
 def version(obj: Json) -> int:
+    return _number(metadata(obj).get("resourceVersion"))
+
+
+def _number(version_: str | None) -> int:
     """Versions of one server are comparable numbers."""
     try:
-        return int(metadata(obj).get("resourceVersion") or 0)
+        return int(version_ or 0)
     except ValueError:
         return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -42,7 +43,6 @@ async def serve_endpoints(
     listen: str, health: Health, metrics: Metrics, checkpoints: Checkpoints
 ) -> AsyncIterator[str]:
     """Listen on `HOST:PORT` until the block ends; yields the address that was taken."""
-    host, port = parse_address(listen)
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok")
@@ -63,15 +63,29 @@ async def serve_endpoints(
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", show_metrics)
     app.router.add_post("/checkpointed", checkpointed)
+    async with listening(app, parse_address(listen), "--listen") as address:
+        yield address
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    app: web.Application,
+    address: tuple[str, int],
+    option: str,
+    secure: ssl.SSLContext | None = None,
+) -> AsyncIterator[str]:
+    """While the block runs the app is served; yields the address that was taken."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port)
+        site = web.TCPSite(runner, *address, ssl_context=secure)
         try:
             await site.start()
         except OSError as error:
             raise UserError(
-                f"cannot listen: {error.strerror}.", where=listen, hint="Choose another: --listen"
+                f"cannot listen: {error.strerror}.",
+                where=":".join(map(str, address)),
+                hint=f"Choose another: {option}",
             ) from error
         bound = runner.addresses[0]
         yield f"{bound[0]}:{bound[1]}"

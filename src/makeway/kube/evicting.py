@@ -12,15 +12,17 @@ from typing import Final
 import msgspec
 
 from makeway.control.clock import timestamp
-from makeway.kinds import conditions, pod, preemption
+from makeway.kinds import conditions, pod, podgroup, preemption
 from makeway.kinds.metadata import (
     JOB_UID,
     Json,
     Object,
+    controller,
     created_at,
     key,
     labels,
     name,
+    owners,
     spec,
     terminating,
     uid,
@@ -228,6 +230,7 @@ class Evictor:
             evicts,
             attempt=preemption.attempts(known, asked_by) + 1,
             preemptor_uid=asked_by,
+            preemptor_owner_uid=model.owner_uid if model is not None else "",
             home=preemptor.split("/", 1)[0],
             uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
             pod_uids={
@@ -236,9 +239,23 @@ class Evictor:
                 for pod_key in e.pods
                 if (found := self._copy.get("Pod", pod_key)) is not None
             },
+            afterwards={e.workload: self._afterwards(e) for e in evicts},
             now=now,
         )
         return Create(kind="Preemption", obj=record)
+
+    def _afterwards(self, evict: Evict) -> str:
+        """What will become of a victim when it has stopped; without an owner that brings it back it is over."""
+        pods = self._world.pods_of(evict.workload)
+        found = self._copy.get("Workload", evict.workload)
+        if found is None or evict.pods:
+            owned = bool(pods) and all(controller(one) is not None for one in pods)
+            return preemption.RECREATED if owned else preemption.ENDED
+        if any(owner["kind"] != "Pod" for owner in owners(found)):
+            return preemption.REQUEUED
+        grouped = any(pod.group_of(one) is not None for one in pods)
+        again = grouped and podgroup.retriable(pods)
+        return preemption.WAITS_FOR_PODS if again else preemption.ENDED
 
     def _notice(self, evict: Evict) -> float:
         pods = self._world.pods_of(evict.workload)

@@ -14,14 +14,22 @@ from typing import Any, Final
 
 import msgspec
 
+from makeway.certificates import Pems, make_certificates
 from makeway.client import ApiError, Client, Resource
-from makeway.client.resource import LEASES
-from makeway.control.clock import parse_timestamp
+from makeway.client.resource import SECRETS
 from makeway.control.ports import Clock
 from makeway.errors import UserError
 from makeway.kinds.crds import custom_resource_definitions
-from makeway.kube.manifests import PART_OF, Options, cluster_objects
+from makeway.kube.manifests import (
+    PART_OF,
+    WEBHOOK_SECRET,
+    Options,
+    cluster_objects,
+    webhook_names,
+)
+from makeway.kube.neighbours import kueue_runs
 from makeway.kube.resources import RESOURCES
+from makeway.kube.webhook import pems_of
 
 Object = dict[str, Any]
 Tell = Callable[[str], None]
@@ -31,15 +39,13 @@ DEFINITIONS: Final = Resource("apiextensions.k8s.io", "v1", "customresourcedefin
 ESTABLISHED_WITHIN_S: Final = 30.0
 FINALIZERS: Final = frozenset({"kueue.x-k8s.io/resource-in-use", "kueue.x-k8s.io/managed"})
 WITH_FINALIZERS: Final = ("ClusterQueue", "ResourceFlavor", "Workload", "Pod")
-# Kueue's own leader election, as its manifests set it up.
-KUEUE_LEASE: Final = ("kueue-system", "c1f6bfd2.kueue.x-k8s.io")
-POLICIES: Final = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
 
 PLACES: Final = {
     "Namespace": Resource("", "v1", "namespaces", False),
     "ServiceAccount": Resource("", "v1", "serviceaccounts"),
     "ConfigMap": Resource("", "v1", "configmaps"),
     "Service": Resource("", "v1", "services"),
+    "Secret": SECRETS,
     "Deployment": Resource("apps", "v1", "deployments"),
     "ClusterRole": Resource("rbac.authorization.k8s.io", "v1", "clusterroles", False),
     "ClusterRoleBinding": Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", False),
@@ -51,6 +57,15 @@ PLACES: Final = {
     ),
     "MutatingAdmissionPolicyBinding": Resource(
         "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicybindings", False
+    ),
+    "MutatingWebhookConfiguration": Resource(
+        "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", False
+    ),
+    "ValidatingAdmissionPolicy": Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", False
+    ),
+    "ValidatingAdmissionPolicyBinding": Resource(
+        "admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", False
     ),
     "CustomResourceDefinition": DEFINITIONS,
 }
@@ -84,8 +99,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.admission_policies:
             said.append(
-                "This API server has no MutatingAdmissionPolicy v1 (Kubernetes 1.36): queued jobs are suspended"
-                " a moment after they arrive instead of on arrival, and queued pods have to bring their gate."
+                "This API server has no MutatingAdmissionPolicy v1 (Kubernetes 1.36): a webhook does the same, and what"
+                " names a queue can only be submitted while a replica of makeway answers."
             )
         return said
 
@@ -103,8 +118,13 @@ async def look_around(client: Client, clock: Clock) -> Found:
     )
 
 
-async def install(client: Client, options: Options, clock: Clock, tell: Tell) -> Found:
-    """Apply everything; what is there already is brought up to date. Also the upgrade."""
+async def install(
+    client: Client, options: Options, clock: Clock, tell: Tell, *, webhook: bool = False
+) -> Found:
+    """Apply everything; what is there already is brought up to date. Also the upgrade.
+
+    With a `webhook` also where the API server has admission policies.
+    """
     found = await look_around(client, clock)
     for note in found.notes():
         tell(note)
@@ -113,9 +133,11 @@ async def install(client: Client, options: Options, clock: Clock, tell: Tell) ->
         await apply(client, crd)
     await asyncio.gather(*(_established(client, crd["metadata"]["name"]) for crd in crds))
     tell(f"{len(crds)} definitions are in place.")
+    if webhook or not found.admission_policies:
+        options = msgspec.structs.replace(
+            options, webhook=await _certificates(client, options, clock)
+        )
     for one in cluster_objects(options):
-        if one["kind"] in POLICIES and not found.admission_policies:
-            continue
         await apply(client, one)
     tell(f"makeway is installed in namespace {options.namespace}.")
     return found
@@ -125,7 +147,12 @@ async def uninstall(
     client: Client, options: Options, tell: Tell, *, definitions: bool = False
 ) -> None:
     """Take it away in the opposite order: nothing is left that waits for a makeway that is gone."""
-    for one in reversed(cluster_objects(options)):
+    by_policies, by_webhook = (
+        cluster_objects(msgspec.structs.replace(options, webhook=pems))
+        for pems in (None, Pems(b"", b"", b""))
+    )
+    either = {(o["kind"], o["metadata"]["name"]): o for o in (*by_policies, *by_webhook)}
+    for one in reversed(either.values()):
         if one["kind"] != "Namespace":
             await _remove(client, one)
     freed = await _drop_finalizers(client)
@@ -138,6 +165,21 @@ async def uninstall(
     else:
         tell("Queues and workloads stay, with their definitions. To delete them too: --definitions")
     await _remove(client, cluster_objects(options)[0])
+
+
+async def _certificates(client: Client, options: Options, clock: Clock) -> Pems:
+    """Those of an earlier install, so that replicas that run go on to be believed; else new ones."""
+    try:
+        known = pems_of(await client.get(SECRETS, WEBHOOK_SECRET, options.namespace))
+    except ApiError as error:
+        if not error.not_found:
+            raise
+        known = None
+    return known or new_certificates(options, clock)
+
+
+def new_certificates(options: Options, clock: Clock) -> Pems:
+    return make_certificates("makeway webhook", clock.now(), webhook_names(options.namespace))
 
 
 async def apply(client: Client, obj: Object) -> None:
@@ -158,21 +200,6 @@ async def apply(client: Client, obj: Object) -> None:
             where=f"{obj['kind']} {metadata['name']}",
             hint="Installing takes an administrator's rights.",
         ) from error
-
-
-async def kueue_runs(client: Client, clock: Clock) -> bool:
-    """Whether Kueue's leader renewed its lease lately."""
-    namespace, name = KUEUE_LEASE
-    try:
-        spec = (await client.get(LEASES, name, namespace)).get("spec") or {}
-    except ApiError as error:
-        if error.not_found or error.code == 403:
-            return False
-        raise
-    if not spec.get("holderIdentity") or not spec.get("renewTime"):
-        return False
-    age = clock.now() - parse_timestamp(spec["renewTime"])
-    return age < float(spec.get("leaseDurationSeconds") or 15)
 
 
 def is_ours(obj: Object) -> bool:

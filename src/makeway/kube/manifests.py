@@ -11,9 +11,12 @@ from typing import Any, Final
 import msgspec
 
 from makeway import __version__
+from makeway.certificates import Pems
 from makeway.kinds.crds import custom_resource_definitions
 from makeway.kinds.frameworks import JOB_KINDS
-from makeway.kube.policies import policies
+from makeway.kube import webhook
+from makeway.kube.neighbours import KUEUE_LEASE
+from makeway.kube.policies import policies, validation
 from makeway.kube.resources import KUEUE, MAKEWAY, RESOURCES
 
 Object = dict[str, Any]
@@ -22,6 +25,9 @@ NAME: Final = "makeway"
 NAMESPACE: Final = "makeway-system"
 PORT: Final = 8080
 LEASE: Final = "makeway"
+WEBHOOK_PORT: Final = 9443
+WEBHOOK_SECRET: Final = "makeway-webhook"
+WEBHOOK_FOLDER: Final = "/etc/makeway-webhook"
 PART_OF: Final = {"app.kubernetes.io/part-of": "makeway"}
 SELECTOR: Final = {"app.kubernetes.io/name": "makeway"}
 RBAC: Final = "rbac.authorization.k8s.io"
@@ -34,7 +40,11 @@ WRITES: Final = (
     ("", ("persistentvolumeclaims",), ("patch",)),  # the chosen node of a volume that binds late
     ("batch", ("jobs",), ("patch",)),  # suspend and resume
     (KUEUE, ("workloads",), ("create", "patch", "delete")),
-    (KUEUE, ("clusterqueues", "resourceflavors"), ("patch",)),  # their finalizer
+    (
+        KUEUE,
+        ("clusterqueues", "resourceflavors", "admissionchecks", "topologies"),
+        ("patch",),  # their finalizer
+    ),
     (
         KUEUE,
         ("workloads/status", "clusterqueues/status", "localqueues/status", "cohorts/status"),
@@ -61,6 +71,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     image: str = f"makeway:{__version__}"
     replicas: int = 2
     config: str = ""  # text of the configuration file; empty: the defaults
+    webhook: Pems | None = None  # for API servers without admission policies
 
 
 def manifests(options: Options) -> list[Object]:
@@ -80,13 +91,27 @@ def cluster_objects(options: Options) -> list[Object]:
         _binding("RoleBinding", "Role", place),
         _priority_class(),
         _config_map(options),
-        *policies(place),
-        _service(place),
+        *(_webhook(options.webhook, place) if options.webhook else policies(place)),
+        *validation(place),
+        _service(options),
         _deployment(options),
     ]
     for one in objects:
         one["metadata"].setdefault("labels", {}).update(PART_OF)
     return objects
+
+
+def webhook_names(namespace: str) -> list[str]:
+    """What the API server calls the Service by."""
+    return [f"{NAME}.{namespace}.svc", f"{NAME}.{namespace}.svc.cluster.local"]
+
+
+def _webhook(pems: Pems, namespace: str) -> list[Object]:
+    service = {"name": NAME, "namespace": namespace, "port": 443, "path": webhook.PATH}
+    return [
+        webhook.secret(pems, namespace, WEBHOOK_SECRET),
+        webhook.configuration(pems.authority, {"service": service}, namespace),
+    ]
 
 
 def _object(api: str, kind: str, name: str, namespace: str = "", **more: Any) -> Object:
@@ -98,7 +123,9 @@ def _object(api: str, kind: str, name: str, namespace: str = "", **more: Any) ->
 
 
 def cluster_role() -> Object:
-    return _object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[*_reads(), *_writes()])
+    # Whether Kueue runs beside it: that one lease and no other.
+    kueue = _rule("coordination.k8s.io", ["leases"], ("get",)) | {"resourceNames": [KUEUE_LEASE]}
+    return _object(f"{RBAC}/v1", "ClusterRole", NAME, rules=[*_reads(), *_writes(), kueue])
 
 
 def _reads() -> list[Object]:
@@ -168,16 +195,12 @@ def _config_map(options: Options) -> Object:
     return _object("v1", "ConfigMap", NAME, options.namespace, data={"config.yaml": config})
 
 
-def _service(namespace: str) -> Object:
+def _service(options: Options) -> Object:
+    ports: list[Object] = [{"name": "http", "port": PORT, "targetPort": "http"}]
+    if options.webhook:
+        ports.append({"name": "webhook", "port": 443, "targetPort": "webhook"})
     return _object(
-        "v1",
-        "Service",
-        NAME,
-        namespace,
-        spec={
-            "selector": SELECTOR,
-            "ports": [{"name": "http", "port": PORT, "targetPort": "http"}],
-        },
+        "v1", "Service", NAME, options.namespace, spec={"selector": SELECTOR, "ports": ports}
     )
 
 
@@ -186,7 +209,7 @@ def _deployment(options: Options) -> Object:
         "livenessProbe": _probe("/healthz") | {"initialDelaySeconds": 15, "periodSeconds": 20},
         "readinessProbe": _probe("/readyz") | {"periodSeconds": 5},
     }
-    container = {
+    container: Object = {
         "name": NAME,
         "image": options.image,
         "args": [
@@ -212,6 +235,17 @@ def _deployment(options: Options) -> Object:
         "volumeMounts": [{"name": "config", "mountPath": "/etc/makeway", "readOnly": True}],
         **probes,
     }
+    volumes: list[Object] = [{"name": "config", "configMap": {"name": NAME}}]
+    if options.webhook:
+        container["args"] += [
+            f"--webhook=0.0.0.0:{WEBHOOK_PORT}",
+            f"--webhook-certificates={WEBHOOK_FOLDER}",
+        ]
+        container["ports"].append({"name": "webhook", "containerPort": WEBHOOK_PORT})
+        container["volumeMounts"].append(
+            {"name": "webhook", "mountPath": WEBHOOK_FOLDER, "readOnly": True}
+        )
+        volumes.append({"name": "webhook", "secret": {"secretName": WEBHOOK_SECRET}})
     spread = {
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": SELECTOR},
@@ -234,7 +268,7 @@ def _deployment(options: Options) -> Object:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
-        "volumes": [{"name": "config", "configMap": {"name": NAME}}],
+        "volumes": volumes,
     }
     return _object(
         "apps/v1",

@@ -9,11 +9,25 @@ from __future__ import annotations
 from typing import Final
 
 from makeway.kinds import pod, preemption
-from makeway.kinds.metadata import Json, Object, seconds, spec, status, terminating, uid
+from makeway.kinds.metadata import (
+    Json,
+    Object,
+    created_at,
+    key,
+    seconds,
+    spec,
+    status,
+    terminating,
+    uid,
+)
 from makeway.kube import standing
 from makeway.kube.actions import Steps, delete_object, patch_status
 from makeway.kube.world import World
 
+# One that is over in a moment is told once: how it ended. Of many at once more are.
+TOLD_AFTER_S: Final = 2.0
+MANY: Final = 16
+TOLD_AFTER_IF_MANY_S: Final = 10.0
 KEPT_S: Final = 7 * 86_400.0  # the record outlives the longest window that is counted from it
 
 
@@ -28,10 +42,21 @@ def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
         return steps
     phase, message = _phase(record, world, now)
     change = preemption.progress(record, phase, message, now)
-    if change:
+    saves = _new_saves(record, world, now)
+    if saves:
+        change["saveSeconds"] = saves
+    told_from = (seconds(spec(record).get("plannedAt")) or 0.0) + _patience_s(world)
+    if change and phase in preemption.OPEN and now < told_from:
+        steps.look_again(told_from)
+    elif change:
         steps.actions.append(patch_status("Preemption", record, change))
     steps.look_again(seconds((spec(record).get("hold") or {}).get("until")))
     return steps
+
+
+def _patience_s(world: World) -> float:
+    many = world.copy.count_by("open preemptions", "") > MANY
+    return TOLD_AFTER_IF_MANY_S if many else TOLD_AFTER_S
 
 
 def unfinished(record: Json, world: World, now: float) -> bool:
@@ -47,7 +72,7 @@ def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
         return "Cancelled", f"{asked} is gone"
     if found is not None and (standing.finished(found) or not standing.active(found)):
         return "Cancelled", f"{asked} does not need the room any more"
-    if _placed(found, pods):
+    if _placed(record, found, pods):
         return "Placed", f"{asked} has the room"
     until = seconds((spec(record).get("hold") or {}).get("until"))
     if until is not None and now >= until:
@@ -60,11 +85,41 @@ def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
     return "Planned", ""
 
 
-def _placed(found: Json | None, pods: list[Object]) -> bool:
-    """An admitted workload has its nodes promised, which is as good as a hold; pods without a queue must be bound."""
+def _new_saves(record: Json, world: World, now: float) -> dict[str, float]:
+    """Victims that have left since the last look, and how long that took: the next price goes by it."""
+    planned = seconds(spec(record).get("plannedAt"))
+    known = status(record).get("saveSeconds") or {}
+    if planned is None:
+        return {}
+    return {
+        str(victim["workload"]): round(max(0.0, now - planned), 1)
+        for victim in spec(record).get("victims") or []
+        if victim["workload"] not in known and _left(victim, world, planned)
+    }
+
+
+def _left(victim: Json, world: World, planned: float) -> bool:
+    """None of its pods that ran when it was chosen is there any more."""
+    if victim.get("pods"):
+        found = [world.copy.get("Pod", pod_key) for pod_key in victim["pods"]]
+        named = set(victim.get("podUIDs") or [])
+        return all(one is None or uid(one) not in named or pod.ended(one) for one in found)
+    return not any(
+        spec(one).get("nodeName") and not pod.ended(one) and created_at(one) <= planned
+        for one in world.pods_of(str(victim.get("workload")))
+    )
+
+
+def _placed(record: Json, found: Json | None, pods: list[Object]) -> bool:
+    """An admitted workload has its nodes promised, which is as good as a hold; pods without a queue must be bound.
+
+    Those that were promised a place, where the record names them: a gang's surplus may wait on.
+    """
     if found is not None:
         return standing.admitted(found)
-    return bool(pods) and all(spec(one).get("nodeName") or pod.ended(one) for one in pods)
+    promised = {b["pod"] for b in (spec(record).get("hold") or {}).get("nominations") or ()}
+    mine = [one for one in pods if key(one) in promised] or pods
+    return bool(mine) and all(spec(one).get("nodeName") or pod.ended(one) for one in mine)
 
 
 def told(victim: Json, world: World) -> bool:

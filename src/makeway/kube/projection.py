@@ -57,6 +57,7 @@ from makeway.kinds.promises import (
 )
 from makeway.kube import standing
 from makeway.kube.resources import POD_GROUPS
+from makeway.kube.shapes import Shapes
 from makeway.kube.world import World
 from makeway.model.decision import Hold
 from makeway.model.event import Event, Namespace, Remove, Upsert
@@ -99,6 +100,7 @@ class Projection:
         # Nodes chosen for pods that the API has not seen yet; see `assume_placement`.
         self._assumed: dict[str, tuple[Placed, ...]] = {}
         self._pod_sets: dict[str, tuple[tuple[str, ...], tuple[PodSet, ...], str]] = {}  # by uid
+        self._shapes = Shapes()
         self.faults: dict[str, str] = {}  # objects that cannot be read, and why
         self._copy.listen(self._note)
 
@@ -110,6 +112,11 @@ class Projection:
         """A workload as the engine sees it."""
         found = self._known.get((Workload, workload_id))
         return found if isinstance(found, Workload) else None
+
+    def members(self, workload_id: str) -> list[Pod]:
+        """The workload's pods that exist, as the engine sees them."""
+        found = (self._pod(key(one)) for one in self._world.pods_of(workload_id))
+        return [one for one in found if one is not None]
 
     def assume_placement(self, workload_id: str, placement: tuple[Placed, ...]) -> None:
         """Decided, and kept in mind until its pods exist: written down only where losing it would break a gang."""
@@ -139,6 +146,8 @@ class Projection:
                 self._pod_sets.pop(uid(before), None)
         elif kind == "Pod":
             self._mark("pod", key_)
+            if after is None and before is not None:
+                self._shapes.forget(before)
             for state in (before, after):
                 if state is not None:
                     self._mark_workload_of(state)
@@ -283,10 +292,8 @@ class Projection:
         found = self._copy.get("Pod", key_)
         if found is None:
             return None
-        made = pod.pod_from(found, *self.workload_of(found))
-        return msgspec.structs.replace(
-            made, shape=volumes.with_volumes(made.shape, found, self._copy.get)
-        )
+        shape = volumes.with_volumes(self._shapes.of(found), found, self._copy.get)
+        return pod.pod_from(found, *self.workload_of(found), shape)
 
     # Workloads
 
@@ -307,7 +314,8 @@ class Projection:
         return None
 
     def _lone(self, one: Json) -> Workload:
-        found = pod.lone_workload(one, ours=self._ours(pod.scheduler_name(one)))
+        ours = self._ours(pod.scheduler_name(one))
+        found = pod.lone_workload(one, ours=ours, shape=self._shapes.of(one))
         parent = self._parent_job(one)
         if parent is not None and self._world.manages(parent):
             return msgspec.structs.replace(found, held_back="its Job is not admitted")
@@ -366,11 +374,19 @@ class Projection:
             gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
             checkpoint=checkpoint(*places),
             pod_priority=self._pod_priority(template),
-            protected=pod.protected(template) or pod.protected(owner or {}),
+            # Whom Kueue admitted it also evicts, by its own rules.
+            protected=not self._world.queues_are_ours
+            or pod.protected(template)
+            or pod.protected(owner or {}),
             placement=self._placement(found),
-            held_back=read.held_back or ("" if standing.has_quota(found) else refused),
+            held_back=read.held_back or self._held_back(found, refused),
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
+
+    def _held_back(self, found: Json, refused: str) -> str:
+        if standing.has_quota(found):
+            return ""
+        return refused if self._world.queues_are_ours else "Kueue has not admitted it"
 
     def _asked(self, found: Json) -> tuple[tuple[PodSet, ...], str]:
         """Its pod sets, and why the API would refuse their pods. Read once: a status that changes does not change them."""

@@ -68,6 +68,8 @@ class Publisher:
 
     def wait(self, wait: Wait, now: float, *, nominated: bool) -> list[list[Action]]:
         found = self._copy.get("Workload", wait.workload)
+        if found is not None and not self._world.queues_are_ours:
+            return self._wait_pods(wait, now)  # what a Workload says is Kueue's
         if found is None:
             self._deferred.pop(wait.workload, None)
             return [] if nominated else self._wait_pods(wait, now)

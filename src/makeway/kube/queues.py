@@ -233,16 +233,25 @@ def _resource(
     return shown
 
 
-def reconcile_flavor(flavor: Json, world: World) -> Steps:
-    """A flavor that is being deleted stays while a queue names it."""
+def reconcile_used(kind: str, obj: Json, world: World) -> Steps:
+    """A flavor, a check or a topology that is being deleted stays while somebody names it."""
     steps = Steps()
-    _guard("ResourceFlavor", flavor, steps)
-    if not terminating(flavor) or RESOURCE_IN_USE not in finalizers(flavor):
+    _guard(kind, obj, steps)
+    if not terminating(obj) or RESOURCE_IN_USE not in finalizers(obj):
         return steps
-    if any(name(flavor) in flavor_names(queue) for queue in world.copy.all("ClusterQueue")):
+    if name(obj) in _named(kind, world):
         return steps
-    rest = [f for f in finalizers(flavor) if f != RESOURCE_IN_USE]
-    steps.actions.append(
-        patch_object("ResourceFlavor", flavor, {"metadata": {"finalizers": rest or None}})
-    )
+    rest = [f for f in finalizers(obj) if f != RESOURCE_IN_USE]
+    steps.actions.append(patch_object(kind, obj, {"metadata": {"finalizers": rest or None}}))
     return steps
+
+
+def _named(kind: str, world: World) -> set[str]:
+    match kind:
+        case "ResourceFlavor":
+            return {n for queue in world.copy.all("ClusterQueue") for n in flavor_names(queue)}
+        case "AdmissionCheck":
+            return {n for queue in world.copy.all("ClusterQueue") for n in _check_names(queue)}
+        case _:
+            flavors = world.copy.all("ResourceFlavor")
+            return {str(spec(flavor).get("topologyName") or "") for flavor in flavors}

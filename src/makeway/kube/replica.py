@@ -20,10 +20,13 @@ from makeway.kube.adapter import run_scheduler
 from makeway.kube.endpoints import Health
 from makeway.kube.leader import Election, FencedClient, LeadershipLost, Timing
 from makeway.kube.manifests import LEASE, NAMESPACE
+from makeway.kube.neighbours import NeighboursChanged, ask_for_kueue, watch_kueue
 
 log = logging.getLogger(__name__)
 
 USER_AGENT: Final = "makeway"
+BESIDE_KUEUE: Final = "Kueue runs on this cluster (its lease is fresh): it admits and evicts what is queued, makeway only places pods on nodes."
+ALONE: Final = "no Kueue runs on this cluster: quota and nodes are decided here"
 
 # What else a leader does, with the client whose writes are fenced.
 Duty = Callable[[Client], Awaitable[None]]
@@ -71,12 +74,25 @@ async def _lead(
     try:
         async with fenced, asyncio.TaskGroup() as group:
             group.create_task(election.keep(), name="lease")
+            kueue = await ask_for_kueue(fenced, replica.clock)
+            metrics.kueue_runs = kueue
+            log.log(logging.WARNING if kueue else logging.INFO, BESIDE_KUEUE if kueue else ALONE)
+            group.create_task(watch_kueue(fenced, replica.clock, runs=kueue), name="neighbours")
             for duty in replica.duties:
                 group.create_task(_do(duty, fenced), name="duty")
             group.create_task(
-                run_scheduler(fenced, replica.config, replica.clock, leads, on_cycle=metrics.note),
+                run_scheduler(
+                    fenced,
+                    replica.config,
+                    replica.clock,
+                    leads,
+                    queues_are_ours=not kueue,
+                    on_cycle=metrics.note,
+                ),
                 name="scheduler",
             )
+    except* NeighboursChanged:
+        log.warning("%s: Kueue has come or gone; starting anew from the API", replica.identity)
     except* LeadershipLost as lost:
         log.warning("%s: %s", replica.identity, lost.exceptions[0])
     finally:

@@ -16,6 +16,7 @@ from makeway.kinds.metadata import (
     Object,
     annotations_of,
     controller,
+    key,
     labels,
     metadata,
     name,
@@ -33,9 +34,13 @@ SYSTEM_NAMESPACES = frozenset({"kube-system", "kueue-system", "makeway-system"})
 
 
 class World:
-    def __init__(self, copy: LocalCopy, config: Configuration) -> None:
+    def __init__(
+        self, copy: LocalCopy, config: Configuration, *, queues_are_ours: bool = True
+    ) -> None:
         self.copy = copy
         self.config = config
+        # False while Kueue runs: it admits, suspends and evicts what is queued; only nodes are ours.
+        self.queues_are_ours = queues_are_ours
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
         self._classes: composing.Classes | None = None  # read anew when one changes
         copy.listen(self._note)
@@ -50,6 +55,7 @@ class World:
         copy.index("local queues by cluster queue", "LocalQueue", _target_queue)
         copy.index("pods by group", "Pod", _group)
         copy.index("open preemptions", "Preemption", _open_for)
+        copy.index("preemptions by party", "Preemption", _record_parties)
         copy.index("preemptions by preemptor", "Preemption", _asked_by)
         copy.index("pods by claim", "Pod", _claims)
         copy.index("pods by gang", "Pod", _gang)
@@ -255,6 +261,23 @@ def _group(obj: Json) -> list[str]:
 def _open_for(record: Json) -> list[str]:
     """Under the name of who asked, and under "" for all that are open."""
     return ["", *_asked_by(record)] if preemption.is_open(record) else []
+
+
+def _record_parties(record: Json) -> list[str]:
+    """Who asked and who falls in a preemption under way; gangs that are one workload, each by its name."""
+    if not preemption.is_open(record):
+        return []
+    victims = spec(record).get("victims") or []
+    workloads = [*_asked_by(record), *(str(victim.get("workload")) for victim in victims)]
+    parts = [part for workload in workloads for part in workload.split(",")]
+    return list(dict.fromkeys([*parts, *(p for v in victims for p in v.get("pods") or [])]))
+
+
+def pod_parties(one: Json) -> list[str]:
+    """The names under which a pod may be part of a preemption: as in `World.pods_of`."""
+    owner = controller(one)
+    above = [f"{namespace(one)}/{owner.get('name')}"] if owner else []
+    return [key(one), *_workload(one), *_gang(one), *above]
 
 
 def _asked_by(record: Json) -> list[str]:

@@ -16,7 +16,7 @@ from makeway.client import ApiError, Client, UnreachableError
 from makeway.client.resource import PODS
 from makeway.control.ports import Clock
 from makeway.kinds.metadata import Object
-from makeway.kube.actions import Action, BindPod, Create, Delete, Patch, Tell
+from makeway.kube.actions import Action, BindPod, Chain, Create, Delete, Patch, Tell
 from makeway.kube.copy import LocalCopy
 from makeway.kube.events import Scribe, series
 from makeway.kube.resources import EVENTS, RESOURCES
@@ -36,7 +36,6 @@ class Writer:
         self._client = client
         self._copy = copy
         self._clock = clock
-        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._scribe = Scribe()
         self._tells: deque[Tell] = deque(maxlen=MOST_EVENTS_WAITING)
         self._to_tell = asyncio.Event()
@@ -50,22 +49,25 @@ class Writer:
         """All events are written."""
         return not self._tells and not self._telling
 
-    async def run_all(self, lists: Iterable[list[Action]]) -> list[bool]:
-        """Each list in its order, the lists side by side; False where a list was cut short."""
-        work = list(lists)
-        if not self._is_busy() and len(work) > BUSY:
+    async def run_all(self, chains: Iterable[Chain]) -> list[tuple[Chain, bool]]:
+        """The chains side by side, the first ones first; False where one was cut short, and what hangs on it is left out."""
+        waiting = deque(chains)
+        wanted = sum(len(chain) for chain in waiting)
+        if not self._is_busy() and wanted > BUSY:
             self._tell_by = self._clock.now() + LONGEST_SILENCE_S
-        self._under_way += len(work)
-        try:
-            return await asyncio.gather(*(self._counted(actions) for actions in work))
-        finally:
-            self._under_way = max(0, self._under_way)
+        self._under_way += wanted
+        done: list[tuple[Chain, bool]] = []
+        hands = _Hands(waiting)
 
-    async def _counted(self, actions: list[Action]) -> bool:
-        try:
-            return await self.run(actions)
-        finally:
-            self._under_way -= 1
+        async def work(_: int) -> None:
+            async for chain in hands:
+                well = await self.run(chain.actions)
+                done.append((chain, well))
+                self._under_way -= 1 if well else len(chain)
+                hands.add(chain.then if well else [])
+
+        await asyncio.gather(*map(work, range(min(MOST_AT_ONCE, wanted))))
+        return done
 
     async def run(self, actions: Iterable[Action]) -> bool:
         for action in actions:
@@ -79,9 +81,8 @@ class Writer:
             self.tell(action)
             return True
         try:
-            async with self._slots:
-                self.calls += 1
-                await self._call(action)
+            self.calls += 1
+            await self._call(action)
         except ApiError as error:
             return await self._refused(action, error)
         except UnreachableError as error:
@@ -223,6 +224,33 @@ class Writer:
             await self._client.create(EVENTS, event)
         elif told is not None:
             await self._client.patch(EVENTS, told.name, series(told), told.namespace)
+
+
+class _Hands:
+    """Chains handed out one by one. Who finds none waits as long as somebody at work may still add some."""
+
+    def __init__(self, waiting: deque[Chain]) -> None:
+        self._waiting = waiting
+        self._at_work = 0
+        self._news = asyncio.Event()
+
+    def __aiter__(self) -> _Hands:
+        return self
+
+    async def __anext__(self) -> Chain:
+        while not self._waiting:
+            if not self._at_work:
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        self._at_work += 1
+        return self._waiting.popleft()
+
+    def add(self, chains: list[Chain]) -> None:
+        """What one of them was waiting for is done: its chains go first, so that what was begun is finished."""
+        self._at_work -= 1
+        self._waiting.extendleft(reversed(chains))
+        self._news.set()
 
 
 def _place(action: Create | Patch | Delete | BindPod) -> tuple[str, str]:

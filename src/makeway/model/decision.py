@@ -48,6 +48,11 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True, tag="evict"):
     already: bool = False  # told before; counted, not told again
 
 
+# Rules of holds that no victim falls for.
+PATIENCE = "patience"  # others will end by themselves
+RESERVATION = "reservation"  # it has waited long, and keeps what falls free
+
+
 class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     """Room kept for `workload` while its victims leave: nominated nodes, and quota in its queue."""
 

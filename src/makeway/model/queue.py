@@ -86,6 +86,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     # What an admin grants here; see engine/protection.py.
     max_protection_s: float | None = None
     reserve_after_s: float | None = None
+    preemptions_per_day: int | None = None  # of each workload; None: as the configuration says
 
 
 class Cohort(msgspec.Struct, frozen=True, kw_only=True):

@@ -218,6 +218,7 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 30.0
     checkpoint: Checkpoint | None = None  # what this pod says, where it differs from its workload
     owned: bool = False  # somebody recreates it
+    warmup_s: float | None = None  # measured: from its start until it was ready to work
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,8 @@ from makeway.client.resource import (
     MODELS,
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
     REPLICA_SETS,
@@ -31,6 +33,7 @@ from makeway.client.resource import (
 from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock
 from makeway.embedded.controllers import (
+    claims,
     deployments,
     jobs,
     jobsets,
@@ -42,6 +45,7 @@ from makeway.embedded.controllers import (
     training,
 )
 from makeway.embedded.controllers.apply import Applier
+from makeway.embedded.controllers.budgets import BudgetKeeper
 from makeway.embedded.controllers.garbage import GarbageCollector
 from makeway.embedded.controllers.namespaces import NamespaceCleaner
 from makeway.embedded.controllers.plan import Plan
@@ -86,13 +90,16 @@ class Controllers:
         clock: Clock | None = None,
         profiles: Mapping[str, Any] | None = None,
         without: Collection[str] = (),
+        pods: str = "",
     ) -> None:
-        """`without` names kinds that somebody else runs."""
+        """`without` names kinds that somebody else runs; `pods` are the labels of pods to look at, without it all."""
         self._clock: Clock = clock or SystemClock()
         self._client = client
         self._profiles = profiles or {}
         self.mirrors: dict[Resource, Mirror] = {
-            resource: Mirror(client, resource, resource.api_version, kind)
+            resource: Mirror(
+                client, resource, resource.api_version, kind, pods if resource == PODS else ""
+            )
             for resource, kind in (
                 (PODS, "Pod"),
                 (JOBS, "Job"),
@@ -106,6 +113,8 @@ class Controllers:
                 (NAMESPACES, "Namespace"),
                 (NODES, "Node"),
                 (PRIORITY_CLASSES, "PriorityClass"),
+                (POD_DISRUPTION_BUDGETS, "PodDisruptionBudget"),
+                (PERSISTENT_VOLUME_CLAIMS, "PersistentVolumeClaim"),
             )
         }
         self._backoffs: dict[str, jobs.Backoff] = {}
@@ -129,6 +138,9 @@ class Controllers:
             self._simple(
                 "leaderworkerset-controller", LEADER_WORKER_SETS, PODS, leaderworkersets.reconcile
             ),
+            self._simple(
+                "persistentvolume-controller", PERSISTENT_VOLUME_CLAIMS, PODS, claims.reconcile
+            ),
             *(self._training(kind) for kind in training.RUN_HERE.values()),
             *(self._operated(kind) for kind in OPERATED),
         ]
@@ -136,6 +148,14 @@ class Controllers:
         self._garbage = GarbageCollector(client, self.mirrors)
         self._namespaces = NamespaceCleaner(client, self.mirrors[NAMESPACES])
         self._accounts = AccountKeeper(client, self.mirrors[NAMESPACES])
+        self._budget_events = EventRecorder(client, "controllermanager", self._clock)
+        self._budgets = BudgetKeeper(
+            self.mirrors[POD_DISRUPTION_BUDGETS],
+            self.mirrors[PODS],
+            Applier(client, self.mirrors, self._budget_events),
+            self._size_of_owner,
+            self._clock.now,
+        )
         self._podgc = PodCollector(client, self.mirrors[PODS], self.mirrors[NODES], self._clock)
 
     def _kind(
@@ -199,6 +219,8 @@ class Controllers:
             group.create_task(self._garbage.run())
             group.create_task(self._namespaces.run())
             group.create_task(self._podgc.run())
+            group.create_task(self._budgets.run())
+            group.create_task(self._budget_events.run())
             group.create_task(self._accounts.run())
 
     async def run_models(self) -> None:
@@ -227,6 +249,16 @@ class Controllers:
 
     def _look_at_deployment(self, owner: Object | None, sets: list[Object]) -> Plan:
         return Plan() if owner is None else deployments.reconcile(owner, sets, self._clock.now())
+
+    def _size_of_owner(self, pod: Object) -> int | None:
+        """How many pods the pod's owner wants, where it is of a kind that has a size."""
+        reference = controller_ref(pod) or {}
+        for resource in (REPLICA_SETS, STATEFUL_SETS, MODELS):
+            mirror = self.mirrors[resource]
+            owner = mirror.get(namespace_of(pod), str(reference.get("name")))
+            if mirror.kind == reference.get("kind") and owner is not None:
+                return int(owner["spec"].get("replicas") or 0)
+        return None
 
     def _look_at_model(self, model: Object | None, pods: list[Object]) -> Plan:
         if model is None:
@@ -312,4 +344,4 @@ async def run_controllers(
 
 async def run_models(client: Client, profiles: Mapping[str, Any] | None = None) -> None:
     """Pods for Models on a cluster without KubeAI, until cancelled."""
-    await Controllers(client, None, profiles).run_models()
+    await Controllers(client, None, profiles, pods=models.LABEL).run_models()

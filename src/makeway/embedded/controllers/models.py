@@ -29,6 +29,7 @@ from makeway.embedded.objects import (
 from makeway.errors import UserError
 
 HASH = "pod-hash"
+LABEL = "app=model"  # on every pod of a Model
 PORT = 8000
 SURGE = 1
 FEATURES = "features.kubeai.org/"

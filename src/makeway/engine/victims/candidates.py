@@ -202,6 +202,30 @@ def passes(rule: str, asking: Workload, candidate: Workload, policy: Policy) -> 
             return False
 
 
+def why_safe(
+    node: QuotaNode,
+    queue: str,
+    preemption: PreemptionPolicy,
+    asking: Workload,
+    held: Held,
+    policy: Policy,
+) -> str:
+    """The first rule of the queues that keeps `held`, in the queue `node`, from being evicted for `asking`; "" if none does."""
+    if node.name == queue:
+        return _refusal("withinClusterQueue", preemption.within_queue, asking, held, policy)
+    if node.is_within_nominal(held.usage):
+        return f"ClusterQueue {node.name} is within its nominal quota"
+    return _refusal("reclaimWithinCohort", preemption.reclaim, asking, held, policy)
+
+
+def _refusal(field: str, rule: str, asking: Workload, held: Held, policy: Policy) -> str:
+    if passes(rule, asking, held.workload, policy):
+        return ""
+    if rule in ("", "Never"):
+        return f"{field} is Never"
+    return f"its priority {held.workload.priority} is not below {asking.priority}"
+
+
 def legal_candidates(ledger: Ledger, request: Request) -> Candidates:
     """By the queues' own policies (fair sharing has its own list, `fair_candidates`)."""
     queue = ledger.queue(request.queue)

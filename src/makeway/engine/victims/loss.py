@@ -37,11 +37,13 @@ def loss_of(
     now: float,
     *,
     usual_interval_s: float | None = None,
+    save_s: float | None = None,
     cores_per_gpu: float = CORES_PER_GPU,
 ) -> float:
     """GPU-seconds thrown away when these pods of the workload are stopped now.
 
-    `usual_interval_s`: how often the others of its queue save, for who says nothing.
+    `usual_interval_s`: how often the others of its queue save, for who says nothing. `save_s`: how long its saves took when it
+    was stopped before.
     """
     running = [pod for pod in pods if pod.started_at is not None and pod.phase == "Running"]
     if not running:
@@ -49,15 +51,18 @@ def loss_of(
     if len(running) == 1:
         pod = running[0]
         facts = _facts(workload, pod)
-        lost = _since_save(facts, pod, now, usual_interval_s)
-        return weight(pod.shape, cores_per_gpu) * (lost + facts.restart_s)
-    unsaved = [_since_save(_facts(workload, pod), pod, now, usual_interval_s) for pod in running]
+        lost = _since_save(facts, pod, now, usual_interval_s, save_s)
+        return weight(pod.shape, cores_per_gpu) * (lost + _restart(facts, pod))
+    unsaved = [
+        _since_save(_facts(workload, pod), pod, now, usual_interval_s, save_s) for pod in running
+    ]
     together = max(unsaved) if workload.gang is not None else None
     total = 0.0
     for pod, own in zip(running, unsaved, strict=True):
         age = max(0.0, now - (pod.started_at or now))
         lost = min(age, together) if together is not None else own
-        total += weight(pod.shape, cores_per_gpu) * (lost + _facts(workload, pod).restart_s)
+        restart = _restart(_facts(workload, pod), pod)
+        total += weight(pod.shape, cores_per_gpu) * (lost + restart)
     return total
 
 
@@ -101,11 +106,25 @@ def _facts(workload: Workload, pod: Pod) -> Checkpoint:
     return pod.checkpoint or workload.checkpoint
 
 
-def _since_save(facts: Checkpoint, pod: Pod, now: float, usual_interval_s: float | None) -> float:
+def _restart(facts: Checkpoint, pod: Pod) -> float:
+    """As long as its last start took, where that was seen; else what its owner says."""
+    return facts.restart_s if pod.warmup_s is None else pod.warmup_s
+
+
+def _saves_in_time(facts: Checkpoint, pod: Pod, save_s: float | None) -> bool:
+    """Whether its save fits its grace. A save that took all of it before was cut off."""
+    if facts.on_term_s is None:
+        return False
+    return pod.grace_s >= facts.on_term_s if save_s is None else pod.grace_s > save_s
+
+
+def _since_save(
+    facts: Checkpoint, pod: Pod, now: float, usual_interval_s: float | None, save_s: float | None
+) -> float:
     """Seconds of this pod's work that are not saved."""
     started = pod.started_at if pod.started_at is not None else now
     age = max(0.0, now - started)
-    if facts.on_term_s is not None and pod.grace_s >= facts.on_term_s:
+    if _saves_in_time(facts, pod, save_s):
         return 0.0
     since = age
     if facts.last_at is not None:

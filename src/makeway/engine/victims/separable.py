@@ -91,17 +91,26 @@ def propose(
 
 def _one(roster: Roster, shops: _Shops, rows: Rows, already: Rows) -> Proposal | None:
     """One more pod: the cheapest node. Floors spare us a closer look at those that cannot be it."""
-    floors = shops.floors(rows, already[rows] + 1)
-    best: tuple[int, int] = (_IMPOSSIBLE, 0)
-    best_units: tuple[int, ...] = ()
-    for i in np.argsort(floors, kind="stable").tolist():
+    pods = already[rows] + 1
+    floors = shops.floors(rows, pods)
+    # Equal prices: the youngest fall; a unit's position in the roster says how young it is.
+    best: tuple[int, int, int] = (_IMPOSSIBLE, 0, 0)
+    known = shops.floor_is_price(rows, pods)
+    if known.any():
+        tied = np.flatnonzero(known & (floors == floors[known].min()))
+        ages = shops.ages(rows[tied], pods[tied])
+        first = int(ages.argmin())
+        best = (int(floors[tied[first]]), int(ages[first]), int(tied[first]))
+    open_rows = np.flatnonzero(~known)
+    for i in open_rows[np.argsort(floors[open_rows], kind="stable")].tolist():
         if floors[i] > best[0]:
             break
-        price, units = shops.price(int(rows[i]), int(already[rows[i]]) + 1)
-        # Equal prices: the youngest fall; a unit's position in the roster says how young it is.
-        if (price, sum(units)) < best:
-            best, best_units = (price, sum(units)), units
-    return _proposal(roster, best[0], list(best_units)) if best[0] < _IMPOSSIBLE else None
+        price, units = shops.price(int(rows[i]), int(pods[i]))
+        best = min(best, (price, sum(units), i))
+    if best[0] >= _IMPOSSIBLE:
+        return None
+    price, units = shops.price(int(rows[best[2]]), int(pods[best[2]]))
+    return _proposal(roster, price, list(units))
 
 
 def _cheapest_steps(steps: Rows, short: int) -> list[tuple[int, int]] | None:
@@ -178,6 +187,10 @@ class _Shops:
         self.rows = roster.entry_row[self.entries]
         self.start = np.searchsorted(self.rows, np.arange(len(roster.table.live) + 1))
         self.running = np.concatenate([[0], np.cumsum(self.price_of_entry)])
+        self.running_units = np.concatenate([[0], np.cumsum(roster.entry_unit[usable])])
+        self.in_order = np.ones(len(roster.table.live), np.bool_)
+        falls = np.flatnonzero((np.diff(self.price_of_entry) < 0) & (np.diff(self.rows) == 0))
+        self.in_order[self.rows[falls]] = False
         gains = roster.entry_amount[self.entries][:, self.asked]
         self.most_gain = np.zeros((len(roster.table.live), len(self.asked)), np.int64)
         self.least_gain = np.full_like(self.most_gain, _IMPOSSIBLE)
@@ -194,15 +207,31 @@ class _Shops:
 
     def floors(self, rows: Rows, pods: Rows) -> Rows:
         """No set of units of the row costs less: so many of its cheapest as the largest gain would need."""
+        first, stop, enough = self._cheapest_span(rows, pods)
+        floors: Rows = np.where(enough, self.running[stop] - self.running[first], _IMPOSSIBLE)
+        return floors
+
+    def ages(self, rows: Rows, pods: Rows) -> Rows:
+        """The positions in the roster, added up, of the units that the floor stands for."""
+        first, stop, _ = self._cheapest_span(rows, pods)
+        ages: Rows = self.running_units[stop] - self.running_units[first]
+        return ages
+
+    def _cheapest_span(self, rows: Rows, pods: Rows) -> tuple[Rows, Rows, Mask]:
+        """Of each row its cheapest entries, from first to stop; False where all of them are too few."""
         units = -(-self._missing(rows, pods) // np.maximum(self.most_gain[rows], 1))
         fewest = np.where(self.most_gain[rows] > 0, units, np.where(units > 0, _IMPOSSIBLE, 0)).max(
             axis=1
         )
         first, last = self.start[rows], self.start[rows + 1]
-        enough = fewest <= last - first
+        enough: Mask = fewest <= last - first
         stop = np.where(enough, first + np.minimum(fewest, last - first), first)
-        floors: Rows = np.where(enough, self.running[stop] - self.running[first], _IMPOSSIBLE)
-        return floors
+        return first, stop, enough
+
+    def floor_is_price(self, rows: Rows, pods: Rows) -> Mask:
+        """Where the cheapest entries of the row are the answer, with no other set to compare them with."""
+        result: Mask = self._equal_gains(rows, pods) & self.in_order[rows]
+        return result
 
     def all_prices(self, rows: Rows, already: Rows, room: Rows) -> Rows:
         """Per row the price of 0, 1, 2, … further pods, as far as there is room for them."""

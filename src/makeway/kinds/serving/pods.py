@@ -9,6 +9,7 @@ from makeway.control.clock import timestamp
 from makeway.kinds.serving import quantity
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
+from makeway.kinds.serving.notice import give_notice
 from makeway.kinds.serving.priority import admit_priority
 from makeway.kinds.serving.queueing import (
     gate_queued_pod,
@@ -44,6 +45,7 @@ class PodRules(Rules):
         _apply_limit_ranges(obj, context)
         admit_priority(obj, context)
         gate_queued_pod(obj, context)
+        give_notice(obj)
         causes = queued_pod_causes(obj)
         if causes:
             raise webhook_denied("vpod.kb.io", causes)

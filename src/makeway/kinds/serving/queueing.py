@@ -20,12 +20,12 @@ from makeway.kinds.metadata import (
     PRIORITY_CLASS,
     QUEUE_NAME,
     ROLE_HASH,
+    SUSPENDING_PARENT,
 )
 from makeway.kinds.serving.kind import Context
 from makeway.kinds.serving.names import subdomain_problems
 from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required, webhook_denied
 
-SUSPENDING_PARENT = "kueue.x-k8s.io/pod-suspending-parent"
 GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 DEFAULT_QUEUE = "default"
 _UNMANAGED_NAMESPACES = ("kube-system", "kueue-system")

@@ -1,0 +1,210 @@
+"""What is refused on its way into a cluster: ValidatingAdmissionPolicies, for what the definitions' own rules cannot see.
+
+They say of jobs and pods that queue what `kinds.serving.queueing` says on the embedded API, in its words: names of queues,
+numbers in labels and annotations, and what may not change while a job runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.metadata import (
+    GROUP_NAME,
+    GROUP_TOTAL,
+    MANAGED,
+    MAX_EXEC_TIME,
+    MIN_PARALLELISM,
+    PRIORITY_CLASS,
+    QUEUE_NAME,
+)
+
+Object = dict[str, Any]
+Rule = tuple[str, str]  # what has to be true, and what is said where it is not
+
+API: Final = "admissionregistration.k8s.io/v1"
+_SUBDOMAIN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_A_SUBDOMAIN: Final = (
+    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters,"
+    " '-' or '.', and must start and end with an alphanumeric character"
+)
+# A number that CEL can read; longer ones are none that anybody means.
+_NUMBER: Final = "^[0-9]{1,9}$"
+
+
+def validating_policies() -> list[Object]:
+    """With their bindings; the caller says which namespaces are left alone."""
+    resources = [(kind.group, kind.plural) for kind in JOB_KINDS.values()]
+    return [
+        _policy("makeway-check-queued-jobs", resources, ["CREATE", "UPDATE"], _names_of_jobs()),
+        _policy("makeway-check-partial-jobs", [("batch", "jobs")], ["CREATE"], [_parallelism()]),
+        _policy("makeway-keep-queue-of-jobs", [("batch", "jobs")], ["UPDATE"], _kept_by_jobs()),
+        _policy("makeway-check-queued-pods", [("", "pods")], ["CREATE"], _groups_of_pods()),
+        _policy("makeway-keep-queue-of-pods", [("", "pods")], ["UPDATE"], _kept_by_pods()),
+    ]
+
+
+# ---- what has to be so -----------------------------------------------------------------------------
+
+
+def _names_of_jobs() -> list[Rule]:
+    long_enough = (
+        f"({_label(MAX_EXEC_TIME)}.matches('{_NUMBER}') && int({_label(MAX_EXEC_TIME)}) > 0)"
+    )
+    return [
+        _queue_name(),
+        (
+            f"{_label(MAX_EXEC_TIME)} == '' || {long_enough}",
+            _invalid("labels", MAX_EXEC_TIME, "should be greater than 0"),
+        ),
+    ]
+
+
+def _queue_name() -> Rule:
+    return (
+        f"{_label(QUEUE_NAME)} == '' || {_label(QUEUE_NAME)}.matches('{_SUBDOMAIN}')",
+        _invalid("labels", QUEUE_NAME, _A_SUBDOMAIN),
+    )
+
+
+def _parallelism() -> Rule:
+    """Fewer pods than it asks for, and at least one."""
+    given = _annotation(MIN_PARALLELISM)
+    pods = "(has(object.spec.parallelism) ? object.spec.parallelism : 1)"
+    most = (
+        f"(has(object.spec.completions) && object.spec.completions < {pods}"
+        f" ? object.spec.completions : {pods})"
+    )
+    return (
+        f"{given} == '' || ({given}.matches('{_NUMBER}') && int({given}) > 0 && int({given}) < {most})",
+        f"'metadata.annotations[{MIN_PARALLELISM}]: Invalid value: ' + {given}"
+        f" + ': should be between 0 and ' + string({most} - 1)",
+    )
+
+
+def _kept_by_jobs() -> list[Rule]:
+    """A job that is not suspended keeps its queue; its priority class may change but not come or go."""
+    runs = "!(has(oldObject.spec.suspend) && oldObject.spec.suspend)"
+    queued = f"({_label(QUEUE_NAME)} != '' || {_label(QUEUE_NAME, 'oldObject')} != '')"
+    was, is_ = _label(PRIORITY_CLASS, "oldObject"), _label(PRIORITY_CLASS)
+    return [
+        (
+            f"!({runs}) || {_label(QUEUE_NAME)} == {_label(QUEUE_NAME, 'oldObject')}",
+            _invalid("labels", QUEUE_NAME, "field is immutable"),
+        ),
+        (
+            f"!{queued} || {was} == '' || {is_} != ''",
+            _invalid(
+                "labels", PRIORITY_CLASS, "WorkloadPriorityClass cannot be removed from a workload"
+            ),
+        ),
+        (
+            f"!{queued} || !({runs}) || {was} != '' || {is_} == ''",
+            _invalid(
+                "labels",
+                PRIORITY_CLASS,
+                "WorkloadPriorityClass cannot be added to a non-suspended workload",
+            ),
+        ),
+    ]
+
+
+def _groups_of_pods() -> list[Rule]:
+    group = f"({_label(GROUP_NAME)} != '' || {_annotation(GROUP_NAME)} != '')"
+    total, queued = _annotation(GROUP_TOTAL), f"{_label(QUEUE_NAME)} != ''"
+    both = f"both the '{GROUP_TOTAL}' annotation and the '{GROUP_NAME}' label should be set"
+    return [
+        _queue_name(),
+        (
+            f"!({queued}) || !{group} || {total} != ''",
+            _said(f"metadata.annotations[{GROUP_TOTAL}]: Required value: {both}"),
+        ),
+        (
+            f"!({queued}) || {total} == '' || {group}",
+            _said(f"metadata.labels[{GROUP_NAME}]: Required value: {both}"),
+        ),
+        (
+            f"!({queued}) || {total} == '' || ({total}.matches('{_NUMBER}') && int({total}) > 0)",
+            _invalid("annotations", GROUP_TOTAL, "should be greater than or equal to 1"),
+        ),
+    ]
+
+
+def _kept_by_pods() -> list[Rule]:
+    """A queued pod that is no longer gated keeps its queue."""
+    open_ = "(!has(oldObject.spec.schedulingGates) || size(oldObject.spec.schedulingGates) == 0)"
+    managed = f"{_label(MANAGED, 'oldObject')} == 'true'"
+    same = f"{_label(QUEUE_NAME)} == {_label(QUEUE_NAME, 'oldObject')}"
+    return [
+        (
+            f"!({managed} && {open_}) || {same}",
+            _invalid("labels", QUEUE_NAME, "field is immutable"),
+        )
+    ]
+
+
+# ---- in CEL ----------------------------------------------------------------------------------------
+
+
+def _label(key: str, of: str = "object") -> str:
+    return _entry(f"{of}.metadata.labels", key)
+
+
+def _annotation(key: str) -> str:
+    return _entry("object.metadata.annotations", key)
+
+
+def _entry(of: str, key: str) -> str:
+    """What stands there, or nothing."""
+    return f"(has({of}) && '{key}' in {of} ? {of}['{key}'] : '')"
+
+
+def _said(text: str) -> str:
+    return '"' + text + '"'
+
+
+def _invalid(field: str, key: str, why: str) -> str:
+    value = _entry(f"object.metadata.{field}", key)
+    return f"'metadata.{field}[{key}]: Invalid value: \"' + {value} + '\": ' + {_said(why)}"
+
+
+def _policy(
+    name: str, resources: list[tuple[str, str]], operations: list[str], rules: list[Rule]
+) -> Object:
+    groups: dict[str, list[str]] = {}
+    for group, plural in resources:
+        groups.setdefault(group, []).append(plural)
+    return {
+        "apiVersion": API,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [group],
+                        "apiVersions": ["*"],
+                        "operations": operations,
+                        "resources": plurals,
+                    }
+                    for group, plurals in groups.items()
+                ]
+            },
+            # A rule that cannot be evaluated is our mistake, and no reason to refuse anybody's work.
+            "failurePolicy": "Ignore",
+            "validations": [
+                {"expression": holds, "messageExpression": said, "reason": "Invalid"}
+                for holds, said in rules
+            ],
+        },
+    }
+
+
+def validating_binding(policy: Object) -> Object:
+    name = policy["metadata"]["name"]
+    return {
+        "apiVersion": API,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }

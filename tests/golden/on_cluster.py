@@ -1,0 +1,62 @@
+"""What differs on a real API server, beside what differs anyway: one rule each, listed in docs/reference/differences.md."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from makeway.model.resources import amount_of
+from tests.golden.apart import ABSENT
+from tests.golden.facts import Key
+from tests.golden.wanted import Context, Rule
+
+
+def _own_scheduler(_key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """On a cluster the pods of queued workloads are placed by us, and nobody else may think they are his."""
+    if not isinstance(want, str) or not isinstance(got, str) or got == ABSENT:
+        return False
+    return want != got and got.replace("makeway", "default-scheduler") == want
+
+
+def _no_role_hash(key: Key, path: str, want: Any, got: Any, _context: Context) -> bool:
+    if want == ABSENT and got == "<none>":
+        return key.field == "Annotations"  # it was the only one
+    return got == ABSENT and "kueue.x-k8s.io/role-hash" in f"{path} {want}"
+
+
+QUANTITY = re.compile(r"\d+(?:[mkMGTPE]|[KMGTPE]i)?")
+
+
+def _as_written(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    if key.sort == "object" and key.field.startswith("spec.") and QUANTITY.fullmatch(str(want)):
+        return amount_of("cpu", str(want)) == amount_of("cpu", str(got))
+    if key.about.startswith("ClusterQueue ") and key.field in ("spec.cohortName", "spec.cohort"):
+        return ABSENT in (want, got)
+    lines = re.compile(r"Cohort(?: Name)?: \S+")
+    return key.field == "Spec" and all(x == ABSENT or lines.fullmatch(str(x)) for x in (want, got))
+
+
+def _installed(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    return want == ABSENT and key.sort == "row" and str(got).startswith("makeway-critical ")
+
+
+DENIED = re.compile(r".*(?:denied the request|denied request): ", re.DOTALL)
+
+
+def _refused_by_policy(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """The same sentence, in the name of a policy instead of a webhook."""
+    if key.sort != "command" or not isinstance(want, str) or "denied the request" not in want:
+        return False
+    return DENIED.sub("", want).rstrip('"') == DENIED.sub("", str(got)).rstrip('"')
+
+
+ON_CLUSTER = (
+    Rule("Pods of queued workloads have `schedulerName: makeway`.", _own_scheduler),
+    Rule("Pods of groups carry no `role-hash` annotation.", _no_role_hash),
+    Rule("Older Kueue fields keep their spelling, and amounts stay as written.", _as_written),
+    Rule("The PriorityClass of makeway itself is there.", _installed),
+    Rule(
+        "What a webhook of Kueue refuses is refused by a policy, with the same sentence.",
+        _refused_by_policy,
+    ),
+)

@@ -1,0 +1,51 @@
+"""The recordings once more, on a real API server: a third of them always, all of them in `make long`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.backends import kube_available
+from tests.e2e.harness import chosen_backend, kubectl_path
+from tests.golden.test_recordings import ARCHIVE, ROOT, counts
+
+# Steps that wait for a grace or a timeout may end a second later here; it only ever goes down.
+DIFFERENCES_LEFT = 20
+DIFFERENCES_LEFT_OF_ALL = 150
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(
+        chosen_backend() != "kube" or not kube_available() or not kubectl_path(),
+        reason="needs a real API server: pytest --backend kube",
+    ),
+]
+
+
+def replay(folder: Path, *more: str) -> dict[str, int]:
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    command = [sys.executable, "-m", "tests.golden", str(folder), "--backend", "kube", "-j", "2"]
+    done = subprocess.run(
+        [*command, "-v", *more], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    print(done.stdout)
+    return counts(done.stdout + done.stderr)
+
+
+def test_what_users_see_on_a_cluster_is_as_recorded(tmp_path: Path) -> None:
+    found = replay(tmp_path, "--tagged")
+    assert found["situations"] == 21
+    assert found["facts"] > 5_000
+    assert found["different"] <= DIFFERENCES_LEFT
+
+
+@pytest.mark.slow
+def test_so_it_is_in_every_situation_that_needs_no_operator(tmp_path: Path) -> None:
+    found = replay(tmp_path)
+    assert found["situations"] >= 60
+    assert found["different"] <= DIFFERENCES_LEFT_OF_ALL

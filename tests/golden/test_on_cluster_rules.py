@@ -1,0 +1,34 @@
+"""Rules for a real API server: each applies to what it is for, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.golden.facts import Key
+from tests.golden.on_cluster import ON_CLUSTER
+from tests.golden.test_wanted import why
+from tests.golden.wanted import Context
+
+ON_A_CLUSTER = Context(more=ON_CLUSTER)
+
+
+def test_on_a_cluster_only_the_name_of_the_scheduler_may_differ() -> None:
+    key = Key("object", "Pod team/one", "spec.schedulerName")
+    assert why(key, "default-scheduler", "makeway", context=ON_A_CLUSTER)
+    assert not why(key, "default-scheduler", "makeway")
+    assert not why(key, "default-scheduler", "another", context=ON_A_CLUSTER)
+
+
+def test_a_refusal_of_a_policy_must_say_the_sentence_of_the_webhook() -> None:
+    key = Key("command", "kubectl apply -f job.yaml 0", "stderr")
+    want = 'Error: admission webhook "mjob.kb.io" denied the request: 3: should be between 0 and 2'
+    got = "The jobs is invalid: : ValidatingAdmissionPolicy 'p' with binding 'p' denied request: 3: should be between 0 and "
+    assert why(key, want, got + "2", context=ON_A_CLUSTER)
+    assert not why(key, want, got + "9", context=ON_A_CLUSTER)
+
+
+def test_what_differs_on_a_cluster_stands_in_the_docs() -> None:
+    docs = " ".join(
+        (Path(__file__).parents[2] / "docs/reference/differences.md").read_text().split()
+    )
+    assert [rule.why for rule in ON_CLUSTER if rule.why not in docs.replace("**", "")] == []

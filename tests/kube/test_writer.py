@@ -1,0 +1,78 @@
+"""The writer: chains side by side, what hangs on a chain only after it, and nothing after what failed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from makeway.client import ApiError, Client
+from makeway.kube.actions import Action, Chain, Create
+from makeway.kube.copy import LocalCopy
+from makeway.kube.writer import MOST_AT_ONCE, Writer
+from tests.kube.board import HandClock
+
+Object = dict[str, Any]
+
+
+class SlowApi:
+    """Takes a turn of the event loop for each call, and refuses the names it was told to."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused = refused
+        self.done: list[str] = []
+        self.under_way = 0
+        self.most = 0
+
+    async def create(self, _resource: object, obj: Object) -> Object:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        name = obj["metadata"]["name"]
+        if name in self.refused:
+            raise ApiError(403, "Forbidden", "no")
+        self.done.append(name)
+        return obj | {"metadata": obj["metadata"] | {"uid": name, "resourceVersion": "1"}}
+
+    async def get(self, *_: object) -> Object:
+        raise ApiError(404, "NotFound", "no")
+
+
+def make(*names: str) -> list[Action]:
+    return [Create(kind="Pod", obj={"metadata": {"name": name}}) for name in names]
+
+
+def writer(api: SlowApi) -> Writer:
+    return Writer(cast("Client", api), LocalCopy(), HandClock())
+
+
+async def test_what_hangs_on_a_chain_follows_it_at_once() -> None:
+    api = SlowApi()
+    chains = [
+        Chain(actions=make(f"record-{n}"), then=[Chain(actions=make(f"victim-{n}"))])
+        for n in range(3 * MOST_AT_ONCE)
+    ]
+    done = await writer(api).run_all(chains)
+    assert all(well for _, well in done)
+    assert len(done) == 6 * MOST_AT_ONCE
+    # What was begun is finished before the last ones begin.
+    assert api.done.index("victim-0") < api.done.index(f"record-{3 * MOST_AT_ONCE - 1}")
+    assert all(
+        api.done.index(f"record-{n}") < api.done.index(f"victim-{n}") for n in range(len(chains))
+    )
+    assert api.most == MOST_AT_ONCE
+
+
+async def test_a_single_chain_has_its_followers_side_by_side() -> None:
+    api = SlowApi()
+    followers = [Chain(actions=make(f"victim-{n}")) for n in range(8)]
+    await writer(api).run_all([Chain(actions=make("record"), then=followers)])
+    assert api.most == 8
+
+
+async def test_after_a_failure_nothing_of_its_chain_is_done() -> None:
+    api = SlowApi("record")
+    failing = Chain(actions=make("record", "more"), then=[Chain(actions=make("victim"))])
+    done = await writer(api).run_all([failing, Chain(actions=make("other"))])
+    assert api.done == ["other"]
+    assert sorted(well for _, well in done) == [False, True]
