@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from makeway.client.resource import DEPLOYMENTS, REPLICA_SETS, Object
-from makeway.control.clock import parse_timestamp
+from makeway.control.clock import parse_timestamp, timestamp
 from makeway.embedded.controllers.hashing import short_hash
 from makeway.embedded.controllers.plan import (
     Action,
@@ -346,6 +346,11 @@ def _conditions(
         now=now,
         also="lastUpdateTime",
     )
+    if moved:
+        # The deadline runs from the last step forward, also where the words stay the same.
+        for each in conditions:
+            if each["type"] == "Progressing" and not done:
+                each["lastUpdateTime"] = timestamp(now)
     return conditions, again
 
 
