@@ -229,6 +229,7 @@ class Harness:
                         priority=workload.rank,
                         created_at=workload.created_at + i * 1e-9,
                         grace_s=self._grace.get(workload.id, 0.0),
+                        owned=True,
                     )
                 )
 
@@ -409,7 +410,8 @@ class Harness:
             self.put(released(workload))
         for key in {pod.workload for pod in gone}:
             workload = self.state.workloads[key]
-            if workload.needs == "nodes":
+            runs_on = workload.admission is not None and workload.evicted_at is None
+            if workload.needs == "nodes" or runs_on:
                 self._create_pods(workload)
         return bool(gone or stopped)
 

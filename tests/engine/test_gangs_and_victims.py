@@ -308,6 +308,23 @@ def test_who_evicts_nobody_is_promised_leftovers_here_and_nothing_by_kube_schedu
     assert ("default/small" in h.state.holds) is promised
 
 
+def test_within_a_step_of_sixty_gpu_seconds_one_falls_rather_than_two() -> None:
+    """Two that lose 100 and 110 GPU-seconds against one that loses 215: the same step, and fewer fall."""
+    h = Harness()
+    h.nodes(1, gpus=4)
+    quick = Checkpoint(restart_s=0.0)
+    h.submit("pair", gpus=2, checkpoint=quick)
+    h.cycle()
+    for name, ago in (("a", 100.0), ("b", 110.0)):
+        h.submit(name, gpus=1, checkpoint=quick)
+        h.cycle()
+        h.put_started(name, h.now - ago)
+    h.put_started("pair", h.now - 107.5)
+
+    h.submit("urgent", gpus=2, priority=9)
+    assert [evict.workload for evict in h.cycle().evicts] == ["default/pair"]
+
+
 def test_a_gang_of_which_some_would_fit_is_told_what_the_rest_lacks(h: Harness) -> None:
     h.nodes(2, cpus=4)
     h.submit("train", pods=3, cpus=3, priority=10)

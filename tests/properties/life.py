@@ -24,7 +24,7 @@ many = settings(
     phases=PHASES,
 )
 
-CYCLES_EACH = 3
+CYCLES_EACH = 2
 
 
 def days_of(h: Harness, world: World) -> Iterator[Plan]:

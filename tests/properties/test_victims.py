@@ -72,17 +72,18 @@ def _only_borrowers_give(h: Harness, queues: dict[str, QueueOf], new: list[Evict
         told_before = workload.evicted_at is not None and workload.evicted_at < h.now
         if workload.admission is not None and not told_before:
             used[workload.admission.queue] += _gpus(workload)
-    by_queue: dict[str, list[Workload]] = defaultdict(list)
+    by_queue: dict[str, dict[Workload, bool]] = defaultdict(dict)  # True: it falls whole
     for evict in new:
         if evict.reason.rule.startswith("InCohort"):
+            # Single pods leave nodes only: their workload keeps its quota, and goes on borrowing.
             victim = h.state.workloads[evict.workload]
             assert victim.admission is not None
-            by_queue[victim.admission.queue].append(victim)
+            by_queue[victim.admission.queue][victim] = not evict.pods
     for queue, victims in by_queue.items():
         left = used[queue]
         for victim in sorted(victims, key=_gpus):
             assert left > queues[queue].gpus, f"{queue} is within its quota: {new}"
-            left -= _gpus(victim)
+            left -= _gpus(victim) if victims[victim] else 0
 
 
 def _gpus(workload: Workload) -> int:

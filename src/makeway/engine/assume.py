@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 import msgspec
 
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Hold, Plan
 from makeway.model.event import Remove, Upsert
-from makeway.model.workload import CheckState, Pod, Workload
+from makeway.model.workload import CheckState, Placed, Pod, Workload
 
 
 def assume(state: State, plan: Plan, now: float) -> None:
@@ -47,12 +50,27 @@ def _evicted(state: State, evict: Evict, now: float) -> None:
     workload = state.workloads.get(evict.workload)
     if workload is None:
         return
+    if evict.pods and workload.placement:
+        left = without_places(workload, [p for p in map(state.pods.get, evict.pods) if p])
+        state.apply(Upsert(obj=msgspec.structs.replace(workload, placement=left)))
     for pod in state.occupancy.members(evict.workload):
         if (not evict.pods or pod.id in evict.pods) and pod.gone_by is None:
             state.apply(Upsert(obj=_leaving(pod, now + evict.notice_s)))
     if not evict.pods and workload.admission is not None:
         told = msgspec.structs.replace(workload, evicted_at=now, evicted_reason=evict.reason.kueue)
         state.apply(Upsert(obj=told))
+
+
+def without_places(workload: Workload, pods: Iterable[Pod]) -> tuple[Placed, ...]:
+    """Its promised places without those of these pods: who is evicted singly has no promise to come back to."""
+    given_up = Counter((pod.pod_set, pod.node) for pod in pods)
+    left = []
+    for place in workload.placement:
+        taken = min(place.count, given_up[place.pod_set, place.node])
+        given_up[place.pod_set, place.node] -= taken
+        if place.count > taken:
+            left.append(msgspec.structs.replace(place, count=place.count - taken))
+    return tuple(left)
 
 
 def _leaving(pod: Pod, gone_by: float) -> Pod:

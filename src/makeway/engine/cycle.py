@@ -62,7 +62,7 @@ class _Cycle:
         self.now = now
         self.policy = policy
         self.ledger = state.ledger
-        self.seating = Seating.of(state, now, policy)
+        self.seating = Seating(state, now, policy)
         self.joint = Joint(state, self.seating, now, policy)
         self.nominator = Nominator(state, now, policy, None if policy.quota_only else self.joint)
         self.serving = Serving(
@@ -101,7 +101,9 @@ class _Cycle:
         """Work that wants nodes and no quota goes before weaker heads; equal priorities by age. None: everybody's turn."""
         while self._seekers:
             seeker = self._seekers[0]
-            if head is not None and strength(seeker) < strength(head):
+            if head is not None and (
+                strength(seeker) < strength(head) or self._takes_what_is_left(seeker)
+            ):
                 break
             self._seekers.popleft()
             if seeker.id in self.gates:
@@ -120,7 +122,12 @@ class _Cycle:
             for key in self.state.occupancy.waiting
             if key in workloads and (workloads[key].needs == "nodes" or _admitted(workloads[key]))
         ]
-        return deque(self._waiting(lambda w: w.id not in self.seated, [*self.gates, *found]))
+        waiting = self._waiting(lambda w: w.id not in self.seated, [*self.gates, *found])
+        return deque(sorted(waiting, key=self._takes_what_is_left))
+
+    def _takes_what_is_left(self, workload: Workload) -> bool:
+        """It has begun already; and a queue could take its place back in this very cycle."""
+        return _admitted(workload) and self.seating.has_begun(workload)
 
     def _waiting(
         self, wanted: Callable[[Workload], bool], among: Iterable[WorkloadId]
@@ -295,8 +302,8 @@ class _Cycle:
         """Whoever is aside is still waiting as far as the state knows, until an event says otherwise."""
         for entry in self.aside:
             self.state.pending[entry.queue].add(entry.workload)
-        if self.seating.has_looked_for_victims:
-            self.state.protected_until = self.seating.protected_until
+        if self.seating.eligible.has_been_asked:
+            self.state.protected_until = self.seating.eligible.protected_until
 
     def explain_the_rest(self) -> None:
         """Who came and was not looked at is told why too: an equal one failed, or somebody is ahead."""

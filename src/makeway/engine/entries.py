@@ -7,7 +7,7 @@ from enum import Enum
 from makeway.engine.proposal import Mode, NoFitReason, Proposal, Tried
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import Usage
-from makeway.engine.seating import Room
+from makeway.engine.rooms import Room
 from makeway.engine.victims.spare import Victim
 from makeway.model.decision import Decision
 from makeway.model.queue import QueueName

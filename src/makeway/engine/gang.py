@@ -77,8 +77,13 @@ def minimums(workload: Workload) -> list[tuple[str, int]]:
 
 
 def surplus_of(workload: Workload, pods: Sequence[Pod]) -> int:
-    """How many running pods the gang could lose and still have its minimum; 0 where its kind gives up none."""
-    if workload.gang is None or not workload.gang.gives_up_surplus:
+    """How many running pods it could lose singly and go on: above a gang's minimum, where its kind allows.
+
+    Of independent pods all, if they come back by themselves; the last one takes its workload with it.
+    """
+    if workload.gang is None:
+        return len(pods) - 1 if all(pod.owned for pod in pods) else 0
+    if not workload.gang.gives_up_surplus:
         return 0
     spare = 0
     gang_of = _gangs(workload)

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from makeway.engine.eligible import by_pod_priority
 from makeway.engine.entries import Entry
 from makeway.engine.holds import hold_for
 from makeway.engine.placement import Demand, Shortfall, with_flavors
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Proposal
-from makeway.engine.seating import Legality, Room, Seating, by_pod_priority
+from makeway.engine.rooms import Legality, Room
+from makeway.engine.seating import Seating
 from makeway.engine.state import State
 from makeway.engine.victims import least_loss
 from makeway.engine.victims.candidates import Request, why_safe
@@ -82,7 +84,7 @@ class Joint:
             demands,
             self.legality(quota),
             quota,
-            may_evict=workload.id not in self.seating.holds,
+            may_evict=not self.seating.waits_for_room(workload),
         )
         if isinstance(room, Shortfall) and workload.gang is None:
             some = self._as_many_as_fit(workload, demands)
@@ -168,7 +170,7 @@ class Joint:
 
     def room_without(self, entry: Entry) -> Room | None:
         """The victims are given, as Kueue would choose them; the nodes must suffice once they are gone."""
-        roster = self.seating.roster
+        roster = self.seating.eligible.roster
         chosen = [
             roster.candidates[unit]
             for victim in entry.victims
@@ -222,7 +224,7 @@ class Joint:
             return [Wait(workload=workload.id, reason=self.seating.waiting_for_victims(workload))]
         if isinstance(room, Shortfall):
             why = msgspec.structs.replace(
-                self.seating.why_not(workload, room), kueue="WaitingForNodes"
+                self.seating.refusals.why_not(workload, room), kueue="WaitingForNodes"
             )
             return [Wait(workload=workload.id, reason=why, parked=True)]
         if room.victims or room.comes_at is not None:

@@ -196,10 +196,10 @@ class Nominator:
         excluded: set[WorkloadId] | frozenset[WorkloadId] = self.out_of_reach
         prices = None
         if self.joint is not None and self.policy.victims != "kueue":
-            excluded = excluded | self.joint.seating.out_of_bounds(workload)
+            excluded = excluded | self.joint.seating.eligible.out_of_bounds(workload)
         if self.joint is not None and self.policy.victims == "least-loss":
-            excluded = excluded | self.joint.seating.protected
-            prices = self.joint.seating.price_of
+            excluded = excluded | self.joint.seating.eligible.protected
+            prices = self.joint.seating.eligible.price_of
         request = Request(
             workload=workload,
             queue=queue,
@@ -229,7 +229,7 @@ class Nominator:
             return None
         left = {budget.id: budget.allowed for budget in self.state.budgets.values()}
         for victim in victims if left else ():
-            for budget in self.joint.seating.budgets_of(victim.held.id):
+            for budget in self.joint.seating.eligible.budgets_of(victim.held.id):
                 left[budget] -= 1
                 if left[budget] < 0:
                     return victim.held.id

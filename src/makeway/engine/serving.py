@@ -21,10 +21,10 @@ from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
 from makeway.engine.quota import FlavorResource, Usage
-from makeway.engine.seating import Room
+from makeway.engine.rooms import Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
-from makeway.model.decision import PATIENCE, Hold
+from makeway.model.decision import PATIENCE, Decision, Hold
 from makeway.model.queue import QueueName
 from makeway.model.workload import Workload, WorkloadId
 
@@ -150,7 +150,8 @@ class Serving:
             return False
         if isinstance(room, Shortfall):
             self.state.waiting_for_nodes[entry.queue] = None
-            reason = self.seating.why_not(entry.workload, room)
+            entry.way = self._reserve_nodes(entry)
+            reason = self.seating.refusals.why_not(entry.workload, room)
             entry.requeue = Requeue.NO_FIT
             entry.reason = msgspec.structs.replace(reason, kueue="WaitingForNodes")
             return False
@@ -159,6 +160,14 @@ class Serving:
             self._make_way_on_nodes(entry, room)
             return False
         return True
+
+    def _reserve_nodes(self, entry: Entry) -> list[Decision]:
+        """A gang that has waited long keeps the nodes that are free for it, as its queue or the configuration says."""
+        if entry.workload.gang is None:
+            return []  # one pod that fits is enough to start
+        demands = self.joint.demands(entry.workload, entry.proposal.assignments())
+        after_s = self.state.queues[entry.queue].reserve_after_s
+        return self.seating.reserve(entry.workload, demands, after_s=after_s)
 
     def _let_stronger_go_first(self, entry: Entry) -> None:
         """Who has no queue and outranks this head would only evict it later."""
@@ -236,7 +245,7 @@ class Serving:
         broken: list[WorkloadId] = []
         with self.ledger.what_if():
             for key in self.holds.weaker_than(entry):
-                fell = self.seating.fell_for(entry.workload, self.state.workloads[key])
+                fell = self.seating.eligible.fell_for(entry.workload, self.state.workloads[key])
                 if key in self.claims and not fell:
                     queue, usage = self.claims[key]
                     self.ledger.remove_usage(queue, usage)

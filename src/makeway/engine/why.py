@@ -76,7 +76,7 @@ def _runs(state: State, workload: Workload) -> bool:
 @contextmanager
 def _cycle_of(state: State, now: float, policy: Policy) -> Iterator[Joint]:
     """All that a cycle would ask, as what-if work that undoes itself."""
-    seating = Seating.of(state, now, policy)
+    seating = Seating(state, now, policy)
     with seating.open(), state.ledger.what_if():
         yield Joint(state, seating, now, policy)
 
@@ -125,7 +125,7 @@ def _explain(state: State, nominator: Nominator, joint: Joint, entry: Entry) -> 
         return Reason(
             kind="waiting-for-victims",
             message=f"It would get in by preempting {names}.",
-            loss=sum(joint.seating.price_of(v.held.id) for v in entry.victims) / 1000,
+            loss=sum(joint.seating.eligible.price_of(v.held.id) for v in entry.victims) / 1000,
         )
     return Reason(
         kind=proposal.no_fit.kind,
@@ -171,7 +171,7 @@ def _safe_because(
     if not entry.workload.preempts:
         return f"{entry.workload.id} has preemptionPolicy Never"
     if nominator.joint is not None and policy.victims == "least-loss":
-        protected = nominator.joint.seating.protection_of(held.id)
+        protected = nominator.joint.seating.eligible.protection_of(held.id)
         if protected:
             return protected
     refused = why_safe(node, entry.queue, preemption, entry.workload, held, policy)

@@ -13,10 +13,12 @@ import msgspec
 import numpy as np
 
 from makeway.engine import gang
+from makeway.engine.eligible import by_pod_priority
 from makeway.engine.joint import Joint
 from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.proposal import Proposal
-from makeway.engine.seating import Legality, Room, by_pod_priority, incomplete
+from makeway.engine.refusals import incomplete
+from makeway.engine.rooms import Legality, Room
 from makeway.engine.victims.oracle import QuotaTest
 from makeway.model.queue import QueueName
 from makeway.model.reason import Holder, Reason, Shortage
@@ -109,7 +111,7 @@ class NodeQuestion:
         return self.seating.find_room(workload, demands, legality, quota)
 
     def _missing(self, shortfall: Shortfall) -> Reason:
-        reason = self.seating.why_not(self.workload, shortfall)
+        reason = self.seating.refusals.why_not(self.workload, shortfall)
         return msgspec.structs.replace(
             reason,
             kind="topology" if self._only_topology_is_in_the_way() else reason.kind,
@@ -178,15 +180,15 @@ class NodeQuestion:
             return "it is already leaving"
         if not self.workload.preempts:
             return f"{self.workload.id} has preemptionPolicy Never"
-        protected = self.seating.protection_of(holder.id)
+        protected = self.seating.eligible.protection_of(holder.id)
         if protected:
             return protected
-        return self._refused_by_rules(holder) or self.seating.guarded_by(holder.id)
+        return self._refused_by_rules(holder) or self.seating.eligible.guarded_by(holder.id)
 
     def _refused_by_rules(self, holder: Workload) -> str:
-        units = self.seating.roster.by_workload.get(holder.id, ())
+        units = self.seating.eligible.roster.by_workload.get(holder.id, ())
         legality, _ = self.terms(self.joint, self.workload)
-        legal = legality(self.workload, self.seating.roster)
+        legal = legality(self.workload, self.seating.eligible.roster)
         if any(legal.mask[unit] for unit in units):
             return ""
         return self.joint.refusal(self.workload, holder) or (
@@ -239,7 +241,7 @@ class NodeQuestion:
 
     def _higher_priority(self) -> str:
         """The lowest priority that would find victims."""
-        roster = self.seating.roster
+        roster = self.seating.eligible.roster
         taken = {c.workload.priority for c in roster.candidates}
         taken |= set(roster.pod_priority.tolist())
         own = min(self.workload.priority, self.workload.rank)

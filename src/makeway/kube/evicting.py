@@ -12,11 +12,13 @@ from typing import Final
 import msgspec
 
 from makeway.control.clock import timestamp
+from makeway.engine.assume import without_places
 from makeway.kinds import conditions, pod, podgroup, preemption
 from makeway.kinds.metadata import (
     JOB_UID,
     Json,
     Object,
+    annotations_of,
     controller,
     created_at,
     key,
@@ -27,19 +29,21 @@ from makeway.kinds.metadata import (
     terminating,
     uid,
 )
+from makeway.kinds.promises import PLACEMENT
 from makeway.kube import preempting, standing, words
 from makeway.kube.actions import (
     Action,
     Create,
     about,
     delete_object,
+    patch_object,
     patch_status,
     pod_event,
     pod_status,
     workload_event,
 )
 from makeway.kube.pods import notice_s
-from makeway.kube.projection import Projection
+from makeway.kube.projection import Projection, placement_json
 from makeway.kube.world import World
 from makeway.model.decision import Evict, Hold
 from makeway.model.workload import WorkloadId
@@ -132,11 +136,26 @@ class Evictor:
             [p for p in named if p is not None] if named else self._world.pods_of(evict.workload)
         )
         trigger = self._trigger(evict.preemptor)
-        return [
+        return self._keep_other_places(evict) + [
             self._evict_pod(victim, evict, trigger, now)
             for victim in victims
             if not terminating(victim) and not pod.ended(victim)
         ]
+
+    def _keep_other_places(self, evict: Evict) -> list[list[Action]]:
+        """Pods that fall singly lose the nodes they were promised; the rest of the workload keeps its own."""
+        model = self._projection.workload(evict.workload)
+        if model is None or not model.placement or not evict.pods:
+            return []
+        named = set(evict.pods)
+        pods = [p for p in self._projection.members(evict.workload) if p.id in named]
+        left = without_places(model, pods)
+        self._projection.assume_placement(evict.workload, left)
+        found = self._copy.get("Workload", evict.workload)
+        if found is None or PLACEMENT not in annotations_of(found):
+            return []
+        body = {"metadata": {"annotations": {PLACEMENT: placement_json(left)}}}
+        return [[patch_object("Workload", found, body)]]
 
     def _trigger(self, preemptor: str) -> Object | None:
         """The pod that stands for its workload in messages: the last to arrive."""
