@@ -31,7 +31,7 @@ from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
 from makeway.kube.policies import policies
 from makeway.kube.resources import RESOURCES
 from makeway.kube.webhook import PATH, configuration
-from tests.e2e.backends import Kube, control_plane, kube_available, kube_backend
+from tests.e2e.backends import Kube, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
 
 pytestmark = [
@@ -843,25 +843,3 @@ async def kubectl(world: Kube, text: str) -> None:
 async def count_running(admin: Client, wanted: int) -> bool:
     found = await admin.list(PODS, "default")
     return bool(sum(one["status"]["phase"] == "Running" for one in found) == wanted)
-
-
-# ---- trouble ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(os.environ.get("MAKEWAY_CLUSTER") == "existing", reason="restarts the server")
-async def test_it_goes_on_when_the_api_server_restarts() -> None:
-    async with machine() as box:
-        await box.apply(NODE)
-        await box.apply(QUEUE)
-        await box.apply(job("before"))
-        await box.settled()
-        plane = control_plane()
-        await asyncio.to_thread(plane.stop_one, "kube-apiserver", kill=True)
-        await asyncio.sleep(1)
-        await asyncio.to_thread(plane.start_server)
-        await box.apply(job("after"))
-
-        async def both() -> bool:
-            return await count_running(box.client, 2)
-
-        await box.until(both, timeout_s=60, what="both jobs run")

@@ -77,6 +77,14 @@ async def test_pods_that_others_place_get_quota_and_no_node_of_ours() -> None:
         await b.run_pods("train")
 
 
+async def test_a_queued_job_that_names_no_scheduler_waits_for_nodes_too() -> None:
+    """Its pods are given to us when they arrive, whatever other names we answer to."""
+    b = board(cpu="1000", config="makeway: {schedulerNames: [makeway]}")
+    b.put("Job", job("large", cpu="500"))
+    await b.settle()
+    assert b.condition(b.workload_of("large"), "QuotaReserved")[:2] == ("False", "WaitingForNodes")
+
+
 async def test_waits_with_kueues_words_when_the_quota_is_taken() -> None:
     b = board(cpu="4")
     b.put("Job", job("first", "3"))

@@ -415,7 +415,9 @@ class Projection:
 
     def _needs(self, found: Json, owner: Json | None, template: Json) -> Any:
         space = self._copy.get("Namespace", namespace(found)) or {}
-        elsewhere = not self._ours(pod.scheduler_name(template))
+        named = pod.scheduler_name(template)
+        # Pods of queued workloads that ask for the default scheduler are given to us when they arrive.
+        elsewhere = named != pod.DEFAULT_SCHEDULER and not self._ours(named)
         external = placed_by_others(labels(found), labels(owner or {}), labels(space))
         return "quota" if elsewhere or external else "both"
 
