@@ -89,6 +89,27 @@ async def test_ready_checks_let_it_run() -> None:
     assert b.get("Job", "default/train")["spec"]["suspend"] is False
 
 
+async def test_ready_checks_without_nodes_leave_it_waiting_with_its_quota() -> None:
+    b = board()
+    await with_check(b)
+    for node in b.cluster.copy.keys("Node"):
+        b.patch("Node", node, {"spec": {"unschedulable": True}})
+    b.patch("Workload", key(b), says("Ready"))
+    await b.settle()
+
+    workload = b.workload_of("train")
+    assert b.condition(workload, "QuotaReserved")[0] == "True"
+    status, reason, message = b.condition(workload, "Admitted")
+    assert (status, reason) == ("False", "WaitingForNodes")
+    assert "node(s) were unschedulable" in message
+    assert b.get("Job", "default/train")["spec"]["suspend"] is True
+
+    for node in b.cluster.copy.keys("Node"):
+        b.patch("Node", node, {"spec": {"unschedulable": False}})
+    await b.settle()
+    assert b.condition(b.workload_of("train"), "Admitted")[0] == "True"
+
+
 async def test_a_check_that_wants_a_retry_costs_the_reservation() -> None:
     b = board()
     await with_check(b)
