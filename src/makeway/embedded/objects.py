@@ -84,9 +84,19 @@ def owned_by(owner: Object, api_version: str, kind: str) -> list[Object]:
 
 
 def with_condition(
-    conditions: list[Object], kind: str, *, status: str, reason: str, message: str, now: float
+    conditions: list[Object],
+    kind: str,
+    *,
+    status: str,
+    reason: str,
+    message: str,
+    now: float,
+    also: str = "",
 ) -> list[Object]:
-    """The list with this condition as told; its time changes only with its status."""
+    """The list with this condition as told; its time changes only with its status.
+
+    `also` names a second time that some kinds have, when the condition was last said anew.
+    """
     new = {
         "type": kind,
         "status": status,
@@ -94,6 +104,8 @@ def with_condition(
         "message": message,
         "lastTransitionTime": timestamp(now),
     }
+    if also:
+        new[also] = timestamp(now)
     result: list[Object] = []
     found = False
     for old in conditions:
@@ -102,6 +114,8 @@ def with_condition(
             continue
         found = True
         kept = {} if old["status"] != status else {"lastTransitionTime": _changed(old, new)}
+        if also in old and (old["reason"], old["message"]) == (reason, message):
+            kept[also] = old[also]
         result.append({**old, **new, **kept})
     return result if found else [*result, new]
 

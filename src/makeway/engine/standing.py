@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from makeway.engine.state import State
+from makeway.model.queue import Queue
 from makeway.model.reason import Kind, Reason
 from makeway.model.workload import Workload
 
@@ -47,8 +48,44 @@ def _queue_problem(state: State, workload: Workload) -> Reason | None:
     problem = state.inactive_because(queue.name)
     if problem:
         message = f"ClusterQueue {queue.name} is inactive"
-        return _reason("queue-stopped", "Suspended", message, cheapest=f"it {problem}")
+        remedy = _remedy(state, queue) or f"ClusterQueue {queue.name} {problem}: mend that"
+        return _reason("queue-stopped", "Suspended", message, cheapest=remedy)
     return None
+
+
+def _remedy(state: State, queue: Queue) -> str:
+    """Object, field and what to write there, for what an administrator got wrong."""
+    if queue.name in state.ledger.tree.in_cycle:
+        circle = " → ".join(_circle(state, queue))
+        return (
+            f"spec.cohortName of ClusterQueue {queue.name} leads into a circle of Cohorts ({circle}):"
+            " change spec.parentName of one of them"
+        )
+    named = [flavor.flavor for group in queue.resource_groups for flavor in group.flavors]
+    missing = sorted({name for name in named if name not in state.flavors})
+    if missing:
+        return (
+            f"create ResourceFlavor {', '.join(missing)}, or take it out of spec.resourceGroups"
+            f" of ClusterQueue {queue.name}"
+        )
+    checks = sorted({check.name for check in queue.checks if check.name not in state.checks})
+    if checks:
+        return (
+            f"create AdmissionCheck {', '.join(checks)}, or take it out of"
+            f" spec.admissionChecksStrategy of ClusterQueue {queue.name}"
+        )
+    return ""
+
+
+def _circle(state: State, queue: Queue) -> list[str]:
+    """From its cohort upwards until one comes up again."""
+    path: list[str] = []
+    name = queue.cohort
+    while name is not None and name not in path:
+        path.append(name)
+        cohort = state.cohorts.get(name)
+        name = cohort.parent if cohort is not None else None
+    return [*path, name] if name is not None else path
 
 
 def _in_line(state: State, workload: Workload, now: float) -> Reason:

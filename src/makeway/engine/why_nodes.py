@@ -83,7 +83,7 @@ class NodeQuestion:
         self.demands = demands
 
     def answer(self) -> Reason:
-        if self.ask.missing and not self.demands:
+        if self.ask.missing and self.workload.admission is None and self.workload.needs == "nodes":
             return incomplete(self.ask)
         hold = self.seating.holds.get(self.workload.id)
         if hold is not None and hold.victims:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from hypothesis import given
@@ -61,7 +62,7 @@ async def test_a_field_of_somebody_else_is_a_conflict_unless_forced(api: Api) ->
     code, status = await apply(api, deployment("two"), "you")
     assert (code, status["reason"]) == (409, "Conflict")
     assert status["message"] == (
-        'Apply failed with 1 conflict: conflict with "me" using apps/v1: .spec.template.spec.containers[name="c"].image'
+        'Apply failed with 1 conflict: conflict with "me": .spec.template.spec.containers[name="c"].image'
     )
     assert status["details"]["causes"][0]["reason"] == "FieldManagerConflict"
     code, content = await apply(api, deployment("two"), "you", force="true")
@@ -179,3 +180,43 @@ def test_what_is_applied_is_there_afterwards(live: dict[str, Any], applied: dict
 def test_paths_are_shown_as_people_write_them() -> None:
     path = ("f:spec", "f:containers", 'k:{"name":"c"}', "f:args", 'v:"x"')
     assert shown(path) == '.spec.containers[name="c"].args[="x"]'
+
+
+async def test_what_kubectl_apply_had_noted_is_its_own_and_the_rest_is_not(api: Api) -> None:
+    """kubectl hands over to server-side apply what its own manager owns; nothing else may go with it."""
+    noted = deployment()
+    made = deployment()
+    note = "kubectl.kubernetes.io/last-applied-configuration"
+    made["metadata"]["annotations"] = {note: json.dumps(noted)}
+    made["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "MODE", "value": "fast"}]
+    await api.create(DEPLOYMENTS, made)
+    _, applied = await apply(api, noted, "me", force="true")
+    owners = {entry["manager"]: entry["fieldsV1"] for entry in applied["metadata"]["managedFields"]}
+    assert list(owners["kubectl-client-side-apply"]["f:metadata"]["f:annotations"]) == [f"f:{note}"]
+    container = ("f:spec", "f:template", "f:spec", "f:containers", 'k:{"name":"c"}')
+    env = (*container, "f:env", 'k:{"name":"MODE"}', "f:value")
+    assert env in from_fields(owners["before-first-apply"])
+    assert env not in from_fields(owners["kubectl-client-side-apply"])
+
+
+async def test_an_item_that_is_no_longer_applied_goes_whole(api: Api) -> None:
+    first = deployment()
+    first["spec"]["template"]["spec"]["containers"][0]["env"] = [{"name": "MODE", "value": "fast"}]
+    first["spec"]["template"]["metadata"]["annotations"] = {"note": "x"}
+    await apply(api, first, "me")
+    _, second = await apply(api, deployment(), "me")
+    assert "env" not in second["spec"]["template"]["spec"]["containers"][0]
+    assert "annotations" not in second["spec"]["template"]["metadata"]
+
+
+async def test_an_item_that_somebody_else_owns_a_field_of_keeps_its_key(api: Api) -> None:
+    def with_port(**port: Any) -> dict[str, Any]:
+        made = deployment()
+        made["spec"]["template"]["spec"]["containers"][0]["ports"] = [{"containerPort": 80, **port}]
+        return made
+
+    await apply(api, with_port(name="web"), "me")
+    await apply(api, with_port(hostPort=8080), "you")
+    _, left = await apply(api, deployment(), "me")
+    (port,) = left["spec"]["template"]["spec"]["containers"][0]["ports"]
+    assert port == {"containerPort": 80, "protocol": "TCP", "hostPort": 8080}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from makeway.embedded.api.app import App
-from makeway.embedded.api.bootstrap import ensure_first_objects
-from makeway.embedded.store import Store
-from makeway.kinds.serving.registry import build
+from tests.embedded.api.unwired import Server
 
-NOW = 1_800_000_000.0
 CONTAINER = {
     "name": "c",
     "image": "i",
@@ -135,54 +129,6 @@ def spoiled(draw: st.DrawFn, obj: dict[str, Any]) -> dict[str, Any]:
     return content
 
 
-class Server:
-    """The API without a network, on one loop for the whole test."""
-
-    def __init__(self, folder: Path) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.store = Store(folder / "s.db")
-        self.loop.run_until_complete(self._start(folder))
-
-    async def _start(self, folder: Path) -> None:
-        self.store.start()
-        self.app = App(self.store, build(), "t", lambda: NOW, folder)
-        ensure_first_objects(self.app.objects, NOW)
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: Any,
-        content_type: str = "application/json",
-        query: bytes = b"",
-    ) -> int:
-        async def once() -> int:
-            answers: list[dict[str, Any]] = []
-
-            async def receive() -> dict[str, Any]:
-                return {"type": "http.request", "body": json.dumps(body).encode()}
-
-            async def send(message: dict[str, Any]) -> None:
-                answers.append(message)
-
-            headers = [(b"authorization", b"Bearer t"), (b"content-type", content_type.encode())]
-            scope = {
-                "type": "http",
-                "method": method,
-                "path": path,
-                "query_string": query,
-                "headers": headers,
-            }
-            await self.app(scope, receive, send)
-            return int(answers[0]["status"])
-
-        return self.loop.run_until_complete(once())
-
-    def stop(self) -> None:
-        self.store.stop()
-        self.loop.close()
-
-
 @pytest.mark.parametrize("path", OBJECTS)
 def test_no_object_breaks_the_server(path: str) -> None:
     whole = {"metadata": METADATA, **OBJECTS[path]}
@@ -194,11 +140,11 @@ def test_no_object_breaks_the_server(path: str) -> None:
         )
         @given(spoiled(whole), st.sampled_from(["", "Strict", "Ignore"]))
         def run(content: dict[str, Any], validation: str) -> None:
-            code = server.call(
+            code, _ = server.call(
                 "POST", path, content, query=f"dryRun=All&fieldValidation={validation}".encode()
             )
             assert code < 500, content
-            code = server.call(
+            code, _ = server.call(
                 "PATCH", f"{path}/base", content, "application/merge-patch+json", b"dryRun=All"
             )
             assert code < 500, content
@@ -206,7 +152,7 @@ def test_no_object_breaks_the_server(path: str) -> None:
                 "apiVersion": "/".join(path.split("/")[2:4]) if "/apis/" in path else "v1",
                 "kind": "X",
             } | content
-            code = server.call(
+            code, _ = server.call(
                 "PATCH",
                 f"{path}/x",
                 apply,

@@ -97,7 +97,7 @@ CASES: list[tuple[str, str, dict[str, Any], int, str]] = [
      'Pod in version "v1" cannot be handled as a Pod: quantities must match the regular expression'
      " '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
     ("job that always restarts", JOBS, {"metadata": {"name": "j"}, "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}, 422,
-     'Job.batch "j" is invalid: spec.template.spec.restartPolicy: Unsupported value: "Always": supported values: "OnFailure", "Never"'),
+     'Job.batch "j" is invalid: spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"'),
     ("model from nowhere", "/apis/kubeai.org/v1/namespaces/default/models", {"metadata": {"name": "m"}, "spec": {"url": "http://x", "engine": "VLLM", "features": []}}, 422,
      'Model.kubeai.org "m" is invalid: spec.url: Invalid value: url must start with "hf://", "pvc://", "ollama://", "s3://", "gs://",'
      ' or "oss://" and not be empty.'),

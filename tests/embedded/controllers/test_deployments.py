@@ -43,7 +43,7 @@ def sizes(plan: Plan) -> dict[str, int]:
 
 def status(plan: Plan) -> Object:
     for each in plan.actions:
-        if isinstance(each, Patch) and each.subresource == "status":
+        if isinstance(each, Patch) and each.subresource == "status" and "status" in each.body:
             return dict(each.body["status"])
     return {}
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from makeway.embedded.api import discovery, sessions
 from makeway.embedded.api.apply import server_side_apply
-from makeway.embedded.api.bodies import check_fields, parse, read_object, to_storage
+from makeway.embedded.api.bodies import parse, read_object
+from makeway.embedded.api.changes import APPLY, patched
 from makeway.embedded.api.definitions import CustomKinds
 from makeway.embedded.api.forms import Form
 from makeway.embedded.api.http import (
@@ -19,7 +19,6 @@ from makeway.embedded.api.http import (
     Request,
     Scope,
     Send,
-    encode,
     json_answer,
     plain,
     refusal_answer,
@@ -30,39 +29,17 @@ from makeway.embedded.api.metrics import GROUP as METRICS
 from makeway.embedded.api.metrics import Metrics
 from makeway.embedded.api.objects import DeleteOptions, Objects
 from makeway.embedded.api.openapi import OpenApi
-from makeway.embedded.api.patch import json_patch, merge_patch, strategic_merge
 from makeway.embedded.api.reviews import answer_review
 from makeway.embedded.api.selectors import Selection
 from makeway.embedded.api.subresources import Subresources
+from makeway.embedded.api.target import Target
 from makeway.embedded.api.tokens import Tokens
 from makeway.embedded.api.watch import Hub
 from makeway.embedded.store import Entry, Store, StoreFailedError
-from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
 from makeway.kinds.serving.registry import Registry
-from makeway.kinds.serving.schemas import definitions
 
 logger = logging.getLogger(__name__)
-
-_JSON_PATCH = "application/json-patch+json"
-_MERGE_PATCH = "application/merge-patch+json"
-_STRATEGIC = "application/strategic-merge-patch+json"
-_APPLY = (
-    "application/apply-patch+yaml",
-    "application/apply-patch+json",
-    "application/apply-patch+cbor",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a path means."""
-
-    kind: Kind
-    version: Version
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
 
 
 class App:
@@ -123,6 +100,9 @@ class App:
         except Refusal as refusal:
             await sessions.refuse(send, receive, refusal)
 
+    def _accepts(self, token: str) -> bool:
+        return self._tokens.accepts(f"Bearer {token}".encode("utf-8", "replace"), self._now())
+
     def _ask_for_token(self, headers: dict[bytes, bytes]) -> None:
         if not self._tokens.accepts(headers.get(b"authorization", b""), self._now()):
             raise Refusal(401, "Unauthorized", "Unauthorized")
@@ -134,7 +114,7 @@ class App:
             target = self._resolve(path)
             if target is not None:
                 return await self._serve(request, send, target)
-            review = await answer_review(request)
+            review = await answer_review(request, self._accepts)
             if review is not None:
                 return review
         return self._unstored(request)
@@ -172,19 +152,14 @@ class App:
 
     def _group_known(self, path: str) -> bool:
         parts = path.strip("/").split("/")
-        group, version = (
-            ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2] if len(parts) > 2 else "")
-        )
-        return version in discovery.groups(self.registry).get(group, [])
+        group, rest = _split(parts)
+        return "".join(rest[:1]) in discovery.groups(self.registry).get(group, [])
 
     # ---- paths -----------------------------------------------------------------------------------
 
     def _resolve(self, path: str) -> Target | None:
         parts = path.strip("/").split("/")
-        if parts[0] == "api":
-            group, rest = "", parts[1:]
-        else:
-            group, rest = parts[1], parts[2:]
+        group, rest = _split(parts)
         if len(rest) < 2:
             return None
         version_name, rest = rest[0], rest[1:]
@@ -321,48 +296,10 @@ class App:
     async def _patch(self, request: Request, target: Target) -> Answer:
         content_type = request.content_type
         body = await request.body()
-        if content_type in _APPLY:
+        if content_type in APPLY:
             return await self._apply(request, target, body)
         entry = self.objects.existing(target.kind, target.namespace, target.name)
-        return await self._change(
-            request, target, entry, self.patched(request, target, entry, content_type, body)
-        )
-
-    def patched(
-        self, request: Request, target: Target, entry: Entry, content_type: str, body: bytes
-    ) -> Obj:
-        """The object after the patch, checked and in the stored version."""
-        kind, version = target.kind, target.version
-        current = Form(kind, version, None, self._now).decode(entry)
-        current["apiVersion"], current["kind"] = kind.api_version(version.name), kind.kind
-        patch = parse("application/json", body)
-        if content_type == _JSON_PATCH:
-            changed = json_patch(current, patch)
-        elif content_type == _MERGE_PATCH:
-            changed = merge_patch(current, patch)
-        elif content_type == _STRATEGIC and kind.builtin:
-            known = definitions()
-            changed = strategic_merge(current, patch, known.get(version.schema), known)
-        else:
-            accepted = [
-                _JSON_PATCH,
-                _MERGE_PATCH,
-                *([_STRATEGIC] if kind.builtin else []),
-                _APPLY[0],
-            ]
-            raise Refusal(
-                415,
-                "UnsupportedMediaType",
-                f"the body of the request was in an unknown format - accepted media types"
-                f" include: {', '.join(accepted)}",
-            )
-        if not isinstance(changed, dict):
-            raise bad_request("the patch left something that is not an object")
-        changed.setdefault("metadata", {})
-        text = encode(changed)
-        check_fields(request, changed, kind, version, text)
-        # What was stored has no nulls outside its status, so that merging brings only those of the patch.
-        return to_storage(changed, version, text if content_type == _JSON_PATCH else body)
+        return await self._change(request, target, entry, patched(request, target, entry, body))
 
     async def _apply(self, request: Request, target: Target, body: bytes) -> Answer:
         applied = parse(
@@ -398,6 +335,11 @@ class App:
         return Answer(
             self._form(request, target).many(last, {"resourceVersion": str(self.store.version)})
         )
+
+
+def _split(parts: list[str]) -> tuple[str, list[str]]:
+    """The group, and the path from the version on."""
+    return ("", parts[1:]) if parts[0] == "api" else ("".join(parts[1:2]), parts[2:])
 
 
 def _manager(request: Request) -> str:

@@ -5,20 +5,18 @@ overrule others.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from makeway.embedded.api import ownership
 from makeway.embedded.api.bodies import check_fields, to_storage, without_nulls
 from makeway.embedded.api.http import Request
 from makeway.embedded.api.objects import Objects
 from makeway.embedded.api.ownership import MISSING, Paths
+from makeway.embedded.api.target import Target
 from makeway.embedded.store import Entry
 from makeway.kinds.serving.kind import Context, Kind
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request, conflict
 from makeway.kinds.serving.schemas import Definitions, Schema, definitions
-
-if TYPE_CHECKING:
-    from makeway.embedded.api.app import Target
 
 
 def server_side_apply(
@@ -129,12 +127,22 @@ def _merged(
 def _first_entry(
     kind: Kind, live: Obj, schema: Schema, known: Definitions, now: float
 ) -> list[Obj]:
+    """Who owned what before: what `kubectl apply` wrote down is its own, the rest is nobody's in particular.
+
+    kubectl hands the fields of the first over to whoever applies server-side, and only those.
+    """
     content = {key: value for key, value in live.items() if key != "status"}
     paths = ownership.paths_of(content, schema, known)
-    if not paths:
-        return []
+    applied = ownership.last_applied(live, schema, known) & paths
     version = kind.api_version(kind.storage.name)
-    return [ownership.manager_entry(ownership.BEFORE_FIRST_APPLY, "Update", version, paths, now)]
+    return [
+        ownership.manager_entry(manager, "Update", version, owned, now)
+        for manager, owned in (
+            (ownership.CLIENT_SIDE_APPLY, applied),
+            (ownership.BEFORE_FIRST_APPLY, paths - applied),
+        )
+        if owned
+    ]
 
 
 def _overruled(
@@ -157,18 +165,21 @@ def _differs(live: Obj, applied: Obj, path: ownership.Path) -> bool:
     return theirs is not MISSING and mine != theirs
 
 
+def _shown_manager(entry: Obj) -> str:
+    """Who applied is known by name alone; who updated, by the version it wrote in too."""
+    who = f'"{entry.get("manager")}"'
+    if entry.get("subresource"):
+        who += f' with subresource "{entry["subresource"]}"'
+    return who if entry.get("operation") == "Apply" else f"{who} using {entry.get('apiVersion')}"
+
+
 def _conflicts(others: list[tuple[Obj, Paths]], overruled: list[Paths]) -> Refusal:
     causes: list[Obj] = []
     parts: list[str] = []
     for (entry, _), paths in zip(others, overruled, strict=True):
         if not paths:
             continue
-        who = f'"{entry.get("manager")}" using {entry.get("apiVersion")}'
-        if entry.get("subresource"):
-            who = (
-                f'"{entry.get("manager")}" with subresource "{entry["subresource"]}" using'
-                f" {entry.get('apiVersion')}"
-            )
+        who = _shown_manager(entry)
         fields = [ownership.shown(path) for path in sorted(paths)]
         causes += [
             {"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": f}
@@ -194,14 +205,15 @@ def _kept_entries(others: list[tuple[Obj, Paths]], overruled: list[Paths]) -> li
 
 
 def _drop_undeclared(result: Obj, dropped: Paths, others: list[Paths]) -> None:
-    """Remove what this manager declared before and nobody else owns; deepest first, parents
-    last.
+    """Remove what this manager declared before and nobody else owns. An item of a list goes whole,
+    or stays with its key; what is empty then goes, too.
     """
-    for path in sorted(dropped, key=len, reverse=True):
+    for path in sorted(dropped, key=len):
         depth = len(path)
         owned = any(other[:depth] == path for paths in others for other in paths)
-        if not owned:
+        if not owned and not ownership.is_key(path):
             ownership.remove_at(result, path)
+            ownership.remove_empty(result, path[:-1])
 
 
 def merge_values(live: Any, applied: Any, schema: Schema, known: Definitions) -> Any:

@@ -14,6 +14,7 @@ from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.quantity import NotAQuantityError
 from makeway.kinds.serving.refusal import Cause, Obj, Refusal, bad_request, invalid
 from makeway.kinds.serving.schemas import definitions
+from makeway.kinds.serving.structure import structural_causes
 
 _decode = msgspec.json.Decoder().decode
 # What comes after the parser works level by level on Python's stack; no object that people write comes near.
@@ -31,7 +32,7 @@ def parse(content_type: str, body: bytes) -> Any:
         found = _parse_yaml(body) if "yaml" in content_type else _parse_json(content_type, body)
     except RecursionError:
         raise _too_deep() from None
-    if "yaml" in content_type or body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+    if "yaml" not in content_type and body.count(b"{") + body.count(b"[") > MAX_DEPTH:
         _check_bounds(found)
     return found
 
@@ -77,8 +78,14 @@ def _parse_yaml(body: bytes) -> Any:
     import yaml
 
     try:
-        return yaml.safe_load(body)
-    except yaml.YAMLError as error:
+        found = yaml.safe_load(body)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none
+        raise bad_request(f"error converting YAML to JSON: {error}") from error
+    _check_bounds(found)
+    try:
+        # YAML knows more than JSON: dates become text, and what no text can hold is refused.
+        return _decode(encode(found))
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise bad_request(f"error converting YAML to JSON: {error}") from error
 
 
@@ -137,7 +144,7 @@ def check_fields(
                 f'{kind.kind} in version "{version.name}" cannot be handled as a {kind.kind}:'
                 f" {wrong}"
             )
-        raise _custom_type_refusal(kind, obj, wrong)
+        raise _custom_type_refusal(kind, version.schema, obj, wrong)
     # Warnings are the default of the API server, so of ours.
     if unknown and mode == "Strict":
         listed = ", ".join(f'unknown field "{field}"' for field in unknown)
@@ -149,10 +156,13 @@ def check_fields(
         request.warnings.extend(f'unknown field "{field}"' for field in unknown)
 
 
-def _custom_type_refusal(kind: Kind, obj: Obj, wrong: str) -> Refusal:
+def _custom_type_refusal(kind: Kind, schema: str, obj: Obj, wrong: str) -> Refusal:
     """A custom resource with a wrong type is invalid, where a built-in one cannot even be read."""
     metadata = obj.get("metadata")
     name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
+    causes = structural_causes(schema, obj, has_rules=False)
+    if causes:
+        return invalid(kind.kind, kind.group, name, causes)
     what, _, rest = wrong.partition(" into Go struct field ")
     field, _, go_type = rest.partition(" of type ")
     path = field.partition(".")[2]

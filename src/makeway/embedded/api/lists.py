@@ -25,6 +25,7 @@ async def read_page(
 ) -> tuple[list[Entry], Obj]:
     """What a list request shows, and the metadata of the list."""
     limit = request.number("limit") or 0
+    _check_version(request.query.get("resourceVersion", ""))
     after, version = _parse_continue(request.query.get("continue", ""))
     await store.committed(store.version)
     found = _selected(store, kind, selection, after, limit + 1 if limit > 0 else None)
@@ -35,6 +36,15 @@ async def read_page(
         if selection.plain:  # with a selector nobody knows without looking at the rest
             metadata["remainingItemCount"] = _behind(store, kind, selection, found[-1])
     return found, metadata
+
+
+def _check_version(text: str) -> None:
+    """Lists show the latest state whatever version is asked for, which must be one."""
+    if text and not text.isdecimal():
+        raise bad_request(
+            f'invalid resource version: resourceVersion: Invalid value: "{text}":'
+            f' strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
 
 
 def select_all(store: Store, kind: Kind, selection: Selection) -> list[Entry]:
@@ -69,4 +79,6 @@ def _parse_continue(text: str) -> tuple[Key | None, int]:
             base64.urlsafe_b64decode(text), type=tuple[int, str, str]
         )
         return (namespace, name), version
-    raise bad_request("continue key is not valid: the token does not come from this server")
+    raise bad_request(
+        "invalid continue token: continue key is not valid: the token does not come from this server"
+    )

@@ -99,6 +99,8 @@ class Objects:
         if managed:
             metadata["managedFields"] = managed
         self._admit_new(kind, obj, context)
+        if kind.note:
+            context.warnings.append(kind.note)
         if kind.status:
             status = kind.rules.initial_status(obj)
             obj.pop("status", None)
@@ -224,7 +226,7 @@ class Objects:
         _drop_empty(new["metadata"])
         if _same(old, new):
             return entry
-        if kind.generation and subresource != "status" and _spec_changed(old, new):
+        if kind.generation and subresource != "status" and _new_generation(kind, old, new):
             new["metadata"]["generation"] = int(old["metadata"].get("generation") or 0) + 1
         if self._is_gone(kind, new):
             return self._remove(kind, new, dry_run=dry_run)
@@ -489,7 +491,11 @@ def _comparable(metadata: Obj) -> Obj:
     return kept
 
 
-def _spec_changed(old: Obj, new: Obj) -> bool:
+def _new_generation(kind: Kind, old: Obj, new: Obj) -> bool:
+    if kind.annotations_count:
+        before, after = (obj["metadata"].get("annotations") for obj in (old, new))
+        if before != after:
+            return True
     ignored = ("metadata", "status")
     return {k: v for k, v in old.items() if k not in ignored} != {
         k: v for k, v in new.items() if k not in ignored

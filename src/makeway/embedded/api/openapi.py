@@ -5,6 +5,7 @@ demand.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from makeway.embedded.api.http import Answer, Request, encode, json_answer
 from makeway.kinds.serving.kind import Kind
@@ -95,8 +96,20 @@ class OpenApi:
             "openapi": "3.0.0",
             "info": {"title": "makeway", "version": "v1.36.3"},
             "paths": paths,
-            "components": {"schemas": definitions().closure(schemas)},
+            "components": {"schemas": _published(definitions().closure(schemas))},
         }
+
+
+def _published(schema: Any) -> Any:
+    """With what is written beside a reference kept: readers of OpenAPI ignore it there."""
+    if isinstance(schema, list):
+        return [_published(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if isinstance(schema.get("$ref"), str) and len(schema) > 1:
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return {"allOf": [{"$ref": schema["$ref"]}], **rest}
+    return {key: _published(value) for key, value in schema.items()}
 
 
 def _root(kind: Kind, version: str) -> str:

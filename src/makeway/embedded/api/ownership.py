@@ -5,13 +5,14 @@ A path is a tuple of steps in FieldsV1's own words: `f:name` for a field, `k:{"n
 list item with that key, `v:"x"` for a value in a set. Plain sets of such tuples make the arithmetic
 readable; the nested form is only made for the wire.
 
-Nobody's fields are tracked until an object is applied server-side for the first time: what it held
-before is then booked under `before-first-apply`. Most objects are never applied that way and cost
-nothing.
+Nobody's fields are tracked until an object is applied server-side for the first time: what
+`kubectl apply` had noted as its own is then booked under its name, everything else under
+`before-first-apply`. Most objects are never applied that way and cost nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ Path = tuple[str, ...]
 Paths = set[Path]
 
 BEFORE_FIRST_APPLY = "before-first-apply"
+CLIENT_SIDE_APPLY = "kubectl-client-side-apply"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _IDENTITY = [
     "name",
     "namespace",
@@ -88,6 +91,19 @@ def paths_of(obj: Obj, schema: Schema, known: Definitions) -> Paths:
             if not value:
                 continue
         _collect(value, known.property(schema, key), (f"f:{key}",), found, known)
+    return found
+
+
+def last_applied(live: Obj, schema: Schema, known: Definitions) -> Paths:
+    """The fields that `kubectl apply` wrote down as its own, and that note itself."""
+    note = (live["metadata"].get("annotations") or {}).get(_LAST_APPLIED)
+    if not note:
+        return set()
+    found: Paths = {("f:metadata", "f:annotations", f"f:{_LAST_APPLIED}")}
+    with contextlib.suppress(msgspec.MsgspecError):
+        applied = msgspec.json.decode(note, type=dict[str, Any])
+        if isinstance(applied.get("metadata"), dict):
+            found |= paths_of(applied, schema, known)
     return found
 
 
@@ -199,6 +215,20 @@ def remove_at(obj: Any, path: Path) -> None:
         value = msgspec.json.decode(name)
         if value in parent:
             parent.remove(value)
+
+
+def is_key(path: Path) -> bool:
+    """Whether a path is a field by which its list knows the item."""
+    if len(path) < 2 or not path[-2].startswith("k:"):
+        return False
+    return path[-1].removeprefix("f:") in msgspec.json.decode(path[-2][2:])
+
+
+def remove_empty(obj: Any, path: Path) -> None:
+    """Take away a list or map that holds nothing any more, and what holds nothing but that."""
+    while len(path) > 1 and value_at(obj, path) in ({}, []):
+        remove_at(obj, path)
+        path = path[:-1]
 
 
 def shown(path: Path) -> str:

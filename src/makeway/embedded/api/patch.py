@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from makeway.embedded.api.http import MAX_BODY, encode
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
-from makeway.kinds.serving.schemas import Definitions, Schema
+from makeway.kinds.serving.schemas import Definitions, Schema, json_name
 
 _ORDER = "$setElementOrder/"
 _DELETE_PRIMITIVE = "$deleteFromPrimitiveList/"
 _RETAIN = "$retainKeys"
 _DIRECTIVE = "$patch"
+MAX_OPERATIONS = 10_000  # as the API server has it
 
 
 def json_patch(document: Obj, operations: Any) -> Obj:
@@ -26,21 +28,41 @@ def json_patch(document: Obj, operations: Any) -> Obj:
             "error decoding patch: json: cannot unmarshal object into Go value of type"
             " jsonpatch.Patch"
         )
+    if len(operations) > MAX_OPERATIONS:
+        raise Refusal(
+            413,
+            "RequestEntityTooLarge",
+            f"Request entity too large: The allowed maximum operations in a JSON patch is"
+            f" {MAX_OPERATIONS}, got {len(operations)}",
+        )
     try:
-        result = jsonpatch.JsonPatch(operations).apply(document)
-    except jsonpatch.JsonPatchTestFailed as error:
-        raise _unprocessable(f"testing value failed: {error}") from error
+        result = _operate(document, operations)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
-        raise _unprocessable(str(error)) from error
+        raise Refusal(
+            422, "Invalid", "the server rejected our request due to an error in our request"
+        ) from error
     if not isinstance(result, dict):
         raise bad_request("the patch left something that is not an object")
     return result
 
 
-def _unprocessable(message: str) -> Refusal:
-    return Refusal(
-        422, "Invalid", f"the server rejected our request due to an error in our request: {message}"
-    )
+def _operate(document: Obj, operations: list[Any]) -> Any:
+    """Each operation for itself, since copies of copies could grow without end."""
+    import jsonpatch
+
+    copied = 0
+    for operation in operations:
+        if isinstance(operation, dict) and operation.get("op") == "copy":
+            source = jsonpatch.JsonPointer(str(operation.get("from") or "")).resolve(document)
+            copied += len(encode(source))
+            if copied > MAX_BODY:
+                raise Refusal(
+                    413,
+                    "RequestEntityTooLarge",
+                    f"Request entity too large: the patch copies more than {MAX_BODY} bytes",
+                )
+        document = jsonpatch.JsonPatch([operation]).apply(document)
+    return document
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -59,7 +81,9 @@ def merge_patch(target: Any, patch: Any) -> Any:
 def strategic_merge(target: Obj, patch: Any, schema: Schema, known: Definitions) -> Obj:
     """`target` is used up: whoever needs it afterwards gives a copy."""
     if not isinstance(patch, dict):
-        raise bad_request("the patch is not an object")
+        raise bad_request(
+            f"json: cannot unmarshal {json_name(patch)} into Go value of type map[string]interface {{}}"
+        )
     merged: Obj = _merge_object(target, patch, schema, known)
     return merged
 

@@ -48,7 +48,15 @@ def decode(body: bytes) -> Obj:
         type_meta = {number: value.decode() for number, _, value in _fields(envelope.get(1, b""))}
         api_version, kind = type_meta.get(1, ""), type_meta.get(2, "")
         obj = _message(_message_name(api_version, kind), envelope.get(2, b""))
-    except (IndexError, struct.error, UnicodeDecodeError, AttributeError) as error:
+    # A field of another wire type than its number says is found out where its value is read.
+    except (
+        IndexError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        struct.error,
+        AttributeError,
+    ) as error:
         raise bad_request(f"the protobuf body cannot be read: {error}") from error
     return {"apiVersion": api_version, "kind": kind, **obj}
 

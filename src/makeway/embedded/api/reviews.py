@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from makeway.embedded.api.bodies import parse
 from makeway.embedded.api.http import Answer, Request, json_answer
+from makeway.kinds.serving.columns import at
 from makeway.kinds.serving.refusal import Obj
 
 USER = {"username": "makeway:admin", "groups": ["system:masters", "system:authenticated"]}
 
 
-async def answer_review(request: Request) -> Answer | None:
+_GROUPS = (["apis", "authorization.k8s.io"], ["apis", "authentication.k8s.io"])
+
+
+async def answer_review(request: Request, accepts: Callable[[str], bool]) -> Answer | None:
+    """`accepts` knows which tokens are good."""
     if request.method != "POST":
         return None
     parts = request.path.strip("/").split("/")
-    if parts[:1] != ["apis"] or parts[1] not in ("authorization.k8s.io", "authentication.k8s.io"):
+    if parts[:2] not in _GROUPS:
         return None
     obj = parse(request.content_type, await request.body())
     obj = obj if isinstance(obj, dict) else {}
-    status = _status(parts[-1])
+    token = at(obj, "spec", "token")
+    status = _status(parts[-1], good=isinstance(token, str) and accepts(token))
     if status is None:
         return None
     obj.setdefault("apiVersion", f"{parts[1]}/v1")
@@ -25,7 +33,7 @@ async def answer_review(request: Request) -> Answer | None:
     return json_answer({**obj, "status": status}, 201)
 
 
-def _status(review: str) -> Obj | None:
+def _status(review: str, *, good: bool) -> Obj | None:
     match review:
         case "selfsubjectaccessreviews" | "subjectaccessreviews" | "localsubjectaccessreviews":
             return {"allowed": True, "reason": "the token of this API may do everything"}
@@ -36,5 +44,5 @@ def _status(review: str) -> Obj | None:
         case "selfsubjectreviews":
             return {"userInfo": USER}
         case "tokenreviews":
-            return {"authenticated": True, "user": USER}
+            return {"authenticated": True, "user": USER} if good else {"user": {}}
     return None

@@ -53,8 +53,8 @@ def _label_term(text: str) -> _Term:
     found = _SET_TERM.match(text)
     if not found:
         raise bad_request(
-            f'unable to parse requirement: found "{text.strip()}", expected a label selector'
-            f' such as "key=value"'
+            f"unable to parse requirement: found '{_after_key(text)}', expected: in, notin, =, ==,"
+            f" !=, gt, lt"
         )
     negated, key, membership, listed, operator, value = found.groups()
     _check_key(key)
@@ -75,6 +75,12 @@ def _label_term(text: str) -> _Term:
     if operator == "!=":
         return lambda labels: labels.get(key) != value
     return lambda labels: labels.get(key) == value
+
+
+def _after_key(text: str) -> str:
+    """The word where an operator was expected."""
+    words = re.findall(r"[^\s!=,()<>]+|[!=,()<>]+", text)
+    return words[1] if len(words) > 1 else text.strip()
 
 
 def _numeric(key: str, operator: str, value: str) -> _Term:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from makeway.control.clock import timestamp
 from makeway.embedded.api.bodies import parse, read_object
+from makeway.embedded.api.changes import patched
 from makeway.embedded.api.forms import Form
-from makeway.embedded.api.http import Answer, Receive, Request, Scope, Send, json_answer
+from makeway.embedded.api.http import Answer, Receive, Request, Scope, Send, encode, json_answer
 from makeway.embedded.api.logs import serve_log
 from makeway.embedded.api.objects import DeleteOptions, Objects
 from makeway.embedded.api.patch import json_patch, merge_patch
 from makeway.embedded.api.sessions import attach, execute
+from makeway.embedded.api.target import Target
 from makeway.embedded.api.tokens import Tokens, request_causes
 from makeway.embedded.store import Entry
 from makeway.kinds.serving.columns import at
-from makeway.kinds.serving.kind import Scale
-from makeway.kinds.serving.printers import selector_text
+from makeway.kinds.serving.kind import Kind, Scale, Version
+from makeway.kinds.serving.printers import SCALE, selector_text
 from makeway.kinds.serving.refusal import (
     Cause,
     Obj,
@@ -30,9 +32,7 @@ from makeway.kinds.serving.refusal import (
     required,
 )
 from makeway.kinds.serving.replicas import selector_matches
-
-if TYPE_CHECKING:
-    from makeway.embedded.api.app import Target
+from makeway.kinds.serving.template import default_container
 
 _NO_SUCH = "the server could not find the requested resource"
 
@@ -57,6 +57,8 @@ class Subresources:
                 return await serve_log(
                     request, send, self._home, entry.decode(), now, self._may_write(target, entry)
                 )
+            case "pods", "ephemeralcontainers", "GET" | "PUT" | "PATCH":
+                return await self._debug(request, target, now)
             case "serviceaccounts", "token", "POST":
                 return await self._issue_token(request, target, now)
             case "pods", "exec" | "attach", _:
@@ -261,6 +263,28 @@ class Subresources:
                 return entry.name
         return None
 
+    async def _debug(self, request: Request, target: Target, now: float) -> Answer:
+        """`kubectl debug` adds containers to a pod, which the runner of this machine does not start."""
+        entry = self._objects.existing(target.kind, target.namespace, target.name)
+        if request.method != "GET":
+            if request.method == "PATCH":
+                given = patched(request, target, entry, await request.body())
+            else:
+                given = await read_object(request, target.kind, target.version)
+            containers = at(given, "spec", "ephemeralContainers") or []
+            pod = entry.decode()
+            for container in containers:
+                default_container(container)
+            if containers != pod["spec"].get("ephemeralContainers"):
+                pod["spec"]["ephemeralContainers"] = containers
+                pod["metadata"]["generation"] = int(pod["metadata"].get("generation") or 0) + 1
+                entry = self._objects.write_directly(target.kind, pod, dry_run=request.dry_run)
+            request.warnings.append(
+                "containers for debugging are noted but not started here; use kubectl exec"
+            )
+        await self._objects.store.committed(min(entry.version, self._objects.store.version))
+        return Answer(Form(target.kind, target.version, request, lambda: now).single(entry))
+
     # ---- namespaces ------------------------------------------------------------------------------
 
     async def _finalize(self, request: Request, target: Target, now: float) -> Answer:
@@ -279,7 +303,7 @@ class Subresources:
     async def _scale(self, request: Request, target: Target, paths: Scale, now: float) -> Answer:
         entry = self._objects.existing(target.kind, target.namespace, target.name)
         if request.method == "GET":
-            return json_answer(_scale_object(entry.decode(), paths))
+            return _shown_scale(request, entry, paths, now)
         if request.method not in ("PUT", "PATCH"):
             raise Refusal(
                 405,
@@ -311,6 +335,19 @@ class Subresources:
             if content_type == "application/json-patch+json"
             else merge_patch(current, patch)
         )
+
+
+_SCALES = Kind("autoscaling", "Scale", "scales", (Version("v1", columns=SCALE),))
+
+
+def _shown_scale(request: Request, entry: Entry, paths: Scale, now: float) -> Answer:
+    """Plain or as a Table, like any object."""
+    scale = _scale_object(entry.decode(), paths)
+    content = {key: value for key, value in scale.items() if key not in ("kind", "apiVersion")}
+    shown = Entry(
+        entry.namespace, entry.name, entry.uid, entry.version, encode(content), entry.labels
+    )
+    return Answer(Form(_SCALES, _SCALES.storage, request, lambda: now).single(shown))
 
 
 def _negative(value: Any) -> Cause:

@@ -58,9 +58,9 @@ class Applier:
             raise
         self._note(action.resource, made)
         if action.tell is not None:
-            what = str(made.get("kind") or "object")
-            said = f"Created {what.lower()}: {name_of(made)}"
-            self._events.record(action.tell, "Normal", "SuccessfulCreate", said)
+            self._events.record(
+                action.tell, "Normal", "SuccessfulCreate", _said("Create", made, action.tell)
+            )
 
     async def _patch(self, action: Patch) -> None:
         # The uid makes sure that a successor of the same name is not meant by mistake.
@@ -95,8 +95,7 @@ class Applier:
                 return
             raise
         if action.tell is not None:
-            what = str(action.obj.get("kind") or "object")
-            said = f"Deleted {what.lower()}: {name_of(action.obj)}"
+            said = _said("Delete", action.obj, action.tell)
             self._events.record(action.tell, "Normal", "SuccessfulDelete", said)
         self._note_deleted(action, answer)
 
@@ -115,3 +114,11 @@ class Applier:
     def _note_gone(self, resource: Resource, obj: Object) -> None:
         if resource in self._mirrors:
             self._mirrors[resource].note_gone(obj)
+
+
+def _said(verb: str, obj: Object, owner: Object) -> str:
+    """As Kubernetes words it, where StatefulSets have words of their own."""
+    kind = str(obj.get("kind") or "object")
+    if owner.get("kind") == "StatefulSet":
+        return f"{verb} {kind} {name_of(obj)} in StatefulSet {name_of(owner)} successful"
+    return f"{verb}d {kind.lower()}: {name_of(obj)}"

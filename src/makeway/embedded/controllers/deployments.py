@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from makeway.client.resource import DEPLOYMENTS, REPLICA_SETS, Object
-from makeway.control.clock import parse_timestamp
+from makeway.control.clock import parse_timestamp, timestamp
 from makeway.embedded.controllers.hashing import short_hash
 from makeway.embedded.controllers.plan import (
     Action,
@@ -140,7 +140,9 @@ def _revise(deployment: Object, new: Object | None, sets: list[Object]) -> list[
 def _note_revision(deployment: Object, revision: str) -> list[Action]:
     if (deployment["metadata"].get("annotations") or {}).get(REVISION) == revision:
         return []
-    return [Patch(DEPLOYMENTS, deployment, {"metadata": {"annotations": {REVISION: revision}}})]
+    # By its status: a change of annotations by itself would be a new generation.
+    body = {"metadata": {"annotations": {REVISION: revision}}}
+    return [Patch(DEPLOYMENTS, deployment, body, "status")]
 
 
 def _inherited(deployment: Object) -> Object:
@@ -312,6 +314,7 @@ def _conditions(
         reason="MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
         message=f"Deployment {'has' if enough else 'does not have'} minimum availability.",
         now=now,
+        also="lastUpdateTime",
     )
     name = name_of(new) if new else name_of(deployment)
     before = condition(deployment, "Progressing")
@@ -335,8 +338,19 @@ def _conditions(
         state = ("True", "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.')
         again = since + float(limit) if limit is not None else None
     conditions = with_condition(
-        conditions, "Progressing", status=state[0], reason=state[1], message=state[2], now=now
+        conditions,
+        "Progressing",
+        status=state[0],
+        reason=state[1],
+        message=state[2],
+        now=now,
+        also="lastUpdateTime",
     )
+    if moved:
+        # The deadline runs from the last step forward, also where the words stay the same.
+        for each in conditions:
+            if each["type"] == "Progressing" and not done:
+                each["lastUpdateTime"] = timestamp(now)
     return conditions, again
 
 

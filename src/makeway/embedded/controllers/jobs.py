@@ -538,7 +538,13 @@ class _Look:
 
     def _set(self, kind: str, reason: str, message: str, status: str = "True") -> None:
         self.conditions = with_condition(
-            self.conditions, kind, status=status, reason=reason, message=message, now=self.now
+            self.conditions,
+            kind,
+            status=status,
+            reason=reason,
+            message=message,
+            now=self.now,
+            also="lastProbeTime",
         )
 
     def _write(self, status: Object) -> list[Action]:

@@ -7,7 +7,7 @@ lifted off the table (what-if) and the whole demand is placed anew: never on a p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -30,7 +30,10 @@ class QuotaTest(Protocol):
 
     def fits(self, gone: frozenset[WorkloadId]) -> bool: ...
 
-    def legal(self, gone: frozenset[WorkloadId]) -> bool: ...
+    def legal(
+        self, gone: frozenset[WorkloadId], singly: frozenset[WorkloadId] = frozenset()
+    ) -> bool:
+        """`singly`: they lose pods and keep their quota, by the same rules."""
 
     def covers(self, workloads: Sequence[WorkloadId]) -> Sequence[tuple[int, tuple[int, ...]]]:
         """Necessary conditions: (need, gain of each of these workloads)."""
@@ -101,7 +104,10 @@ class RoomOracle:
             return False
         if any(count > self.budgets.get(budget, count) for budget, count in drawn.items()):
             return False
-        return self.quota is None or self.quota.legal(self._whole_workloads(gone))
+        if self.quota is None:
+            return True
+        whole = self._whole_workloads(gone)
+        return self.quota.legal(whole, frozenset(self._losing_pods(gone)) - whole)
 
     def covers(self) -> Sequence[Cover]:
         return [*self._room_covers(), *self._quota_covers()]
@@ -128,6 +134,12 @@ class RoomOracle:
         """Without surplus pods whose whole workload is gone too: their room must not count twice."""
         whole = {self.units[i] for i in gone}
         return [i for i in gone if self.roster.part_of[self.units[i]] not in whole]
+
+    def _losing_pods(self, gone: Chosen) -> Iterator[WorkloadId]:
+        for i in gone:
+            candidate = self.roster.candidates[self.units[i]]
+            if not candidate.whole:
+                yield candidate.workload.id
 
     def _whole_workloads(self, gone: Chosen) -> frozenset[WorkloadId]:
         candidates = (self.roster.candidates[self.units[i]] for i in gone)

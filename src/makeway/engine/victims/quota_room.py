@@ -78,23 +78,27 @@ class QuotaRoom:
                 self.ledger.release(workload)
             return fits(self.ledger, self.request, borrow=True)
 
-    def legal(self, gone: frozenset[WorkloadId]) -> bool:
-        mine = [self.candidates[workload] for workload in gone if workload in self.candidates]
+    def legal(
+        self, gone: frozenset[WorkloadId], singly: frozenset[WorkloadId] = frozenset()
+    ) -> bool:
+        asked = gone | singly
+        mine = [self.candidates[workload] for workload in asked if workload in self.candidates]
         if self._fair:
             with self._as_if_it_ran():
-                return self._each_at_its_turn(mine)
+                return self._each_at_its_turn(mine, gone)
         with self.ledger.what_if():
-            if not self._each_at_its_turn(mine):
+            if not self._each_at_its_turn(mine, gone):
                 return False
             if any(c.variant == "reclaim-without-borrowing" for c in mine):
                 return fits(self.ledger, self.request, borrow=False)
         return True
 
-    def _each_at_its_turn(self, candidates: list[Candidate]) -> bool:
+    def _each_at_its_turn(self, candidates: list[Candidate], gone: frozenset[WorkloadId]) -> bool:
         for candidate in sorted(candidates, key=self._size):
             if not self._may_fall(candidate):
                 return False
-            self.ledger.release(candidate.held.id)
+            if candidate.held.id in gone:
+                self.ledger.release(candidate.held.id)
         return True
 
     def _size(self, candidate: Candidate) -> tuple[int, str]:

@@ -22,7 +22,7 @@ from makeway.kinds.serving.refusal import (
 from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
 _NO_LIMIT = 2147483647
-_JOB_RESTARTS = ("OnFailure", "Never")
+_SCHEDULE_FIELDS = 5  # minute, hour, day of month, month, day of week
 
 
 class JobRules(Rules):
@@ -80,8 +80,6 @@ def _default_job_spec(spec: Obj) -> None:
     spec.setdefault("manualSelector", False)
     policy = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
     spec.setdefault("podReplacementPolicy", policy)
-    if spec["manualSelector"] is False:
-        del spec["manualSelector"]
     template = spec.setdefault("template", {})
     if template.get("metadata") is None:
         template["metadata"] = {}
@@ -129,7 +127,8 @@ def _job_spec_causes(spec: Obj, path: str) -> list[Cause]:
     policy = pod.get("restartPolicy")
     causes += pod_spec_causes(pod, f"{path}.template.spec")
     if policy == "Always":
-        causes.append(unsupported(f"{path}.template.spec.restartPolicy", policy, _JOB_RESTARTS))
+        valid = 'valid values: "OnFailure", "Never"'
+        causes.append(required(f"{path}.template.spec.restartPolicy", valid))
     if spec.get("podFailurePolicy") and policy != "Never":
         causes.append(
             invalid_value(
@@ -180,6 +179,11 @@ class CronJobRules(Rules):
 
     def validate(self, obj: Obj) -> list[Cause]:
         causes = metadata_causes(obj, subdomain_problems)
-        if not obj["spec"].get("schedule"):
+        schedule = obj["spec"].get("schedule")
+        if not schedule:
             causes.append(required("spec.schedule"))
+        elif not schedule.startswith("@") and len(schedule.split()) != _SCHEDULE_FIELDS:
+            fields = schedule.split()
+            why = f"expected exactly {_SCHEDULE_FIELDS} fields, found {len(fields)}: [{' '.join(fields)}]"
+            causes.append(invalid_value("spec.schedule", schedule, why))
         return causes

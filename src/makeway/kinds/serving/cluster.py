@@ -185,6 +185,9 @@ class SecretRules(Rules):
         return causes
 
 
+_LAST_PORT = 65535
+
+
 class ServiceRules(Rules):
     def default(self, obj: Obj) -> None:
         spec = obj.setdefault("spec", {})
@@ -198,7 +201,14 @@ class ServiceRules(Rules):
             port.setdefault("targetPort", port.get("port"))
 
     def validate(self, obj: Obj) -> list[Cause]:
-        return metadata_causes(obj, label_problems)
+        causes = metadata_causes(obj, label_problems)
+        for index, port in enumerate(obj["spec"].get("ports") or []):
+            for field in ("port", "targetPort"):
+                number = port.get(field)
+                if isinstance(number, int) and not 1 <= number <= _LAST_PORT:
+                    why = f"must be between 1 and {_LAST_PORT}, inclusive"
+                    causes.append(invalid_value(f"spec.ports[{index}].{field}", number, why))
+        return causes
 
     def initial_status(self, obj: Obj) -> Obj | None:
         return {"loadBalancer": {}}

@@ -42,6 +42,9 @@ class DefinitionRules(Rules):
         for field in ("group", "versions", "scope"):
             if not spec.get(field):
                 causes.append(required(f"spec.{field}"))
+        for index, version in enumerate(spec.get("versions") or []):
+            if not (version.get("schema") or {}).get("openAPIV3Schema"):
+                causes.append(required(f"spec.versions[{index}].schema.openAPIV3Schema"))
         stored = [version for version in spec.get("versions") or [] if version.get("storage")]
         if len(stored) != 1:
             why = "must have exactly one version marked as storage version"

@@ -105,6 +105,8 @@ class Kind:
     subresources: tuple[tuple[str, str, tuple[str, ...]], ...] = ()  # name, kind, verbs
     builtin: bool = True  # strategic merge patch is understood; lists leave out each item's kind
     generation: bool = True
+    annotations_count: bool = False  # a change of annotations is a new generation, too
+    note: str = ""  # told to whoever creates one: what does not happen with it here
     fields: dict[str, tuple[str, ...]] = field(default_factory=dict)
     rules: Rules = field(default_factory=Rules)
     verbs: tuple[str, ...] = ALL_VERBS

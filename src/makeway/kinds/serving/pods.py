@@ -39,6 +39,8 @@ class PodRules(Rules):
 
     def create(self, obj: Obj, context: Context) -> None:
         spec = obj["spec"]
+        account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+        spec["serviceAccountName"] = spec["serviceAccount"] = account
         _tolerate_lost_nodes(spec)
         _apply_limit_ranges(obj, context)
         admit_priority(obj, context)

@@ -352,6 +352,12 @@ STATEFULSET = (
     CONTAINERS,
     IMAGES,
 )
+SCALE = (
+    NAME,
+    _number("Desired", "spec", "replicas"),
+    _number("Available", "status", "replicas"),
+    AGE,
+)
 DAEMONSET = (
     NAME,
     _number("Desired", "status", "desiredNumberScheduled"),

@@ -179,7 +179,7 @@ class Definitions:
         if "oneOf" in schema:
             if not isinstance(value, str | int | float) or isinstance(value, bool):
                 raise _WrongTypeError(
-                    f"json: cannot unmarshal {_json_name(value)} into Go struct field {where}"
+                    f"json: cannot unmarshal {json_name(value)} into Go struct field {where}"
                     f" of type string"
                 )
             return
@@ -215,7 +215,11 @@ class Definitions:
                     unknown.append(inner)
                     del value[key]
                 continue
-            self._walk(known, value[key], inner, f"{where}.{key}", unknown)
+            # Go names the innermost struct that it knows, and then the path from the top.
+            holder = (
+                _go_name(known).rpartition(".")[2] if "$ref" in known else where.partition(".")[0]
+            )
+            self._walk(known, value[key], inner, f"{holder}.{inner}", unknown)
 
     # ---- how lists merge -------------------------------------------------------------------------
 
@@ -246,7 +250,7 @@ class _WrongTypeError(Exception):
 
 def _check_scalar(kind: str | None, schema: Schema, value: Any, where: str) -> None:
     def wrong(go_type: str, shown: str = "") -> _WrongTypeError:
-        what = shown or _json_name(value)
+        what = shown or json_name(value)
         return _WrongTypeError(
             f"json: cannot unmarshal {what} into Go struct field {where} of type {go_type}"
         )
@@ -283,7 +287,7 @@ def _go_name(schema: Schema) -> str:
     )
 
 
-def _json_name(value: Any) -> str:
+def json_name(value: Any) -> str:
     match value:
         case bool():
             return "bool"

@@ -33,14 +33,14 @@ def default_pod_spec(spec: Obj) -> None:
         spec["serviceAccountName"] = spec["serviceAccount"]
     for field in ("initContainers", "containers"):
         for container in spec.get(field) or []:
-            _default_container(container)
+            default_container(container)
     for volume in spec.get("volumes") or []:
         _default_volume(volume)
     if isinstance(spec.get("overhead"), dict):
         quantity.canonical_map(spec["overhead"])
 
 
-def _default_container(container: Obj) -> None:
+def default_container(container: Obj) -> None:
     container.setdefault("imagePullPolicy", _pull_policy(str(container.get("image") or "")))
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
@@ -140,9 +140,6 @@ def _container_causes(container: Obj, path: str, names: set[str], volumes: set[A
         causes.append(required(f"{path}.name"))
     else:
         causes += [invalid_value(f"{path}.name", name, problem) for problem in label_problems(name)]
-        if name in names:
-            causes.append(duplicate(f"{path}.name", name))
-        names.add(name)
     image = container.get("image") or ""
     if not image:
         causes.append(required(f"{path}.image"))
@@ -165,7 +162,11 @@ def _container_causes(container: Obj, path: str, names: set[str], volumes: set[A
                     "FieldValueNotFound",
                 )
             )
-    return causes + resource_causes(container.get("resources") or {}, f"{path}.resources")
+    causes += resource_causes(container.get("resources") or {}, f"{path}.resources")
+    if name and name in names:
+        causes.append(duplicate(f"{path}.name", name))
+    names.add(name)
+    return causes
 
 
 def resource_causes(resources: Obj, path: str) -> list[Cause]:
