@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.golden.apart import ABSENT, WAITS_FOR_NODES, Apart
@@ -114,3 +116,8 @@ def test_only_who_has_its_node_in_the_end_may_be_silent_about_an_attempt() -> No
 def test_every_rule_has_a_reason_of_its_own_and_names_no_situation() -> None:
     assert len(set(reasons())) == len(reasons())
     assert all(text.endswith(".") and "/" not in text for text in reasons())
+
+
+def test_the_docs_show_every_rule() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/differences.md").read_text()
+    assert [rule for rule in reasons() if f"- {rule}\n" not in page] == []

@@ -89,6 +89,27 @@ async def test_ready_checks_let_it_run() -> None:
     assert b.get("Job", "default/train")["spec"]["suspend"] is False
 
 
+async def test_ready_checks_without_nodes_leave_it_waiting_with_its_quota() -> None:
+    b = board()
+    await with_check(b)
+    for node in b.cluster.copy.keys("Node"):
+        b.patch("Node", node, {"spec": {"unschedulable": True}})
+    b.patch("Workload", key(b), says("Ready"))
+    await b.settle()
+
+    workload = b.workload_of("train")
+    assert b.condition(workload, "QuotaReserved")[0] == "True"
+    status, reason, message = b.condition(workload, "Admitted")
+    assert (status, reason) == ("False", "WaitingForNodes")
+    assert "node(s) were unschedulable" in message
+    assert b.get("Job", "default/train")["spec"]["suspend"] is True
+
+    for node in b.cluster.copy.keys("Node"):
+        b.patch("Node", node, {"spec": {"unschedulable": False}})
+    await b.settle()
+    assert b.condition(b.workload_of("train"), "Admitted")[0] == "True"
+
+
 async def test_a_check_that_wants_a_retry_costs_the_reservation() -> None:
     b = board()
     await with_check(b)
@@ -264,3 +285,21 @@ async def test_a_class_that_changes_its_value_changes_who_waits_and_who_runs() -
     await b.settle()
 
     assert b.workload_of("train")["spec"]["priority"] == 5
+
+
+async def test_a_finished_one_is_kept_as_long_as_was_said_and_does_not_come_back() -> None:
+    b = board(config="objectRetentionPolicies: {workloads: {afterFinished: 10m}}")
+    await running(b)
+    done = {"type": "Complete", "status": "True", "reason": "Done", "message": ""}
+    b.patch("Job", "default/train", {"status": {"succeeded": 1, "conditions": [done]}})
+    await b.settle()
+
+    await b.wait(590)
+    assert len(list(b.cluster.copy.all("Workload"))) == 1
+    await b.wait(11)
+
+    assert list(b.cluster.copy.all("Workload")) == []
+    assert b.told("Deleted") == ["Deleted finished workload due to elapsed retention"]
+    b.patch("Job", "default/train", {"metadata": {"labels": {"again": "looked-at"}}})
+    await b.settle()
+    assert list(b.cluster.copy.all("Workload")) == []

@@ -166,9 +166,14 @@ def parse(text: str, *, where: str = "configuration") -> Configuration:
 
 
 def _check_durations(config: Configuration) -> None:
+    kept = config.object_retention_policies.workloads
     written = {
         "$.waitForPodsReady.timeout": config.wait_for_pods_ready.timeout,
         "$.waitForPodsReady.recoveryTimeout": config.wait_for_pods_ready.recovery_timeout,
+        "$.objectRetentionPolicies.workloads.afterFinished": kept.after_finished,
+        "$.objectRetentionPolicies.workloads.afterDeactivatedByKueue": (
+            kept.after_deactivated_by_kueue
+        ),
         "$.makeway.reserveAfter": config.makeway.reserve_after,
         "$.makeway.maxNotice": config.makeway.max_notice,
         "$.makeway.maxProtection": config.makeway.max_protection,

@@ -29,7 +29,15 @@ from makeway.kinds.metadata import (
 )
 from makeway.kinds.workload import read
 from makeway.kube import standing
-from makeway.kube.actions import Patch, Steps, Tell, about, patch_object, patch_status
+from makeway.kube.actions import (
+    Patch,
+    Steps,
+    Tell,
+    about,
+    delete_object,
+    patch_object,
+    patch_status,
+)
 from makeway.kube.events import ADMISSION, POD_CONTROLLER, WORKLOAD_CONTROLLER
 from makeway.kube.queues import activity
 from makeway.kube.world import World
@@ -45,6 +53,8 @@ def reconcile(workload: Json, world: World, now: float) -> Steps:
             steps.actions.append(
                 patch_object("Workload", workload, {"metadata": {"finalizers": rest or None}})
             )
+        elif not terminating(workload):
+            _retained(workload, world, steps, now)
         return steps
     for check in (
         _orphaned,
@@ -64,6 +74,20 @@ def reconcile(workload: Json, world: World, now: float) -> Steps:
             steps.actions.append(found)
             break
     return steps
+
+
+def _retained(workload: Json, world: World, steps: Steps, now: float) -> None:
+    """A finished one is kept as long as the configuration says, for ever where it says nothing."""
+    kept = world.config.object_retention_policies.workloads.after_finished
+    if kept is None:
+        return
+    ended = conditions.since(workload, standing.FINISHED)
+    due = (ended if ended is not None else now) + world.config.length(kept, 0.0)
+    if now < due:
+        steps.look_again(due)
+        return
+    told = tell(workload, "Deleted", "Deleted finished workload due to elapsed retention")
+    steps.actions.append(delete_object("Workload", workload, told))
 
 
 def tell(workload: Json, reason: str, note: str, *, warning: bool = False) -> Tell:

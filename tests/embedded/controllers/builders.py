@@ -7,7 +7,7 @@ from typing import Any
 from makeway.client.resource import Object
 from makeway.control.clock import timestamp
 from makeway.embedded.controllers.indexes import INDEX
-from makeway.embedded.controllers.jobs import FINALIZER
+from makeway.embedded.controllers.jobpods import FINALIZER
 
 NOW = 1_800_000_000.0
 

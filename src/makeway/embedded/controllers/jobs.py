@@ -13,7 +13,17 @@ import msgspec
 
 from makeway.client.resource import JOBS, PODS, Object
 from makeway.control.clock import parse_timestamp, timestamp
-from makeway.embedded.controllers.indexes import INDEX, format_indexes, index_of, parse_indexes
+from makeway.embedded.controllers.indexes import index_of, parse_indexes
+from makeway.embedded.controllers.jobpods import (
+    ended_at,
+    failures_before,
+    make_indexed_pod,
+    make_pod,
+    release,
+    restarts,
+    tracked,
+)
+from makeway.embedded.controllers.jobtally import Tally, Verdicts
 from makeway.embedded.controllers.plan import (
     Action,
     Create,
@@ -25,21 +35,11 @@ from makeway.embedded.controllers.plan import (
     plan,
     soonest,
 )
-from makeway.embedded.controllers.podfailure import (
-    FAIL_INDEX,
-    FAIL_JOB,
-    IGNORE,
-    Verdict,
-    judge,
-)
 from makeway.embedded.objects import (
     active,
     condition,
     deleted,
     deletion_order,
-    name_of,
-    namespace_of,
-    owned_by,
     phase,
     ready,
     status_of,
@@ -49,13 +49,11 @@ from makeway.embedded.objects import (
 )
 
 OURS = "kubernetes.io/job-controller"
-FINALIZER = "batch.kubernetes.io/job-tracking"
 FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 600.0
 # How long pods of a suspended Job may take to go before the Job tells.
 ENDING_S = 0.3
 # As many pods as one look may make; the rest follow in the next.
 MADE_AT_ONCE = 500
-FAILURE_COUNT = "batch.kubernetes.io/job-index-failure-count"
 
 
 class Backoff(msgspec.Struct, frozen=True):
@@ -74,26 +72,6 @@ class Backoff(msgspec.Struct, frozen=True):
 NO_BACKOFF = Backoff()
 
 
-class _Counted(msgspec.Struct, frozen=True, kw_only=True):
-    """The counters with everything folded in that is safely counted, and what still waits."""
-
-    succeeded: int
-    failed: int
-    waiting_succeeded: list[str]
-    waiting_failed: list[str]
-    still_held: list[Object]
-
-
-class Verdicts(msgspec.Struct):
-    """What the pods that ended since the last count mean."""
-
-    succeeded: list[Object]
-    failed: list[Object]
-    ignored: list[Object]
-    fail_job: str = ""
-    failed_indexes: set[int] = msgspec.field(default_factory=set)
-
-
 def reconcile(
     job: Object, pods: list[Object], now: float, backoff: Backoff = NO_BACKOFF
 ) -> tuple[Plan, Backoff]:
@@ -106,11 +84,11 @@ def reconcile(
 
 def release_orphans(pods: list[Object]) -> Plan:
     """The Job is gone: nobody will count its pods, so nothing must hold them."""
-    return plan([_release(pod) for pod in pods if _tracked(pod)])
+    return plan([release(pod) for pod in pods if tracked(pod)])
 
 
 def _after_the_end(job: Object, pods: list[Object], now: float) -> Plan:
-    held = [_release(pod) for pod in pods if _tracked(pod)]
+    held = [release(pod) for pod in pods if tracked(pod)]
     ttl = job["spec"].get("ttlSecondsAfterFinished")
     if ttl is None or deleted(job):
         return plan(held)
@@ -130,15 +108,12 @@ class _Look:
         self.now = now
         self.backoff = backoff
         self.pods = pods
-        self.indexed = self.spec.get("completionMode") == "Indexed"
         self.suspended = bool(self.spec.get("suspend"))
         self.parallelism = int(self.spec.get("parallelism", 1))
         self.completions: int | None = self.spec.get("completions")
         if self.completions is None and "parallelism" not in self.spec:
             self.completions = 1
-        self.replace_failed_only = self.spec.get("podReplacementPolicy") == "Failed" or bool(
-            self.spec.get("podFailurePolicy")
-        )
+        self.tally = Tally(job, pods, self.completions)
         self.active = [pod for pod in pods if active(pod)]
         self.terminating = sum(
             deleted(pod) and phase(pod) not in ("Succeeded", "Failed") for pod in pods
@@ -149,10 +124,10 @@ class _Look:
         self.again: float | None = None
 
     def plan(self) -> tuple[Plan, Backoff]:
-        counted = self._counted()
-        ended = self._ended(counted)
+        counted = self.tally.counted()
+        ended = self.tally.ended(counted)
         self._remember(ended)
-        status = self._status(counted, ended)
+        status = self.tally.status(counted, ended)
         made = self._decide(status, ended)
         status["active"] = len(self.active)
         status["ready"] = sum(ready(pod) for pod in self.active)
@@ -164,11 +139,11 @@ class _Look:
             self.again = soonest(self.again, self.now + ENDING_S)
             status, self.told = self.old, []
         released = [
-            _release(pod)
+            release(pod)
             for pod in [*ended.succeeded, *ended.failed, *ended.ignored, *counted.still_held]
         ]
         steps = plan(
-            [_release(pod) for pod in self.removed if _tracked(pod)],
+            [release(pod) for pod in self.removed if tracked(pod)],
             [*(Delete(PODS, pod, tell=self.job) for pod in self.removed), *made],
             self._write(dict(status)),
             released,
@@ -177,101 +152,12 @@ class _Look:
         )
         return steps, self.backoff
 
-    # Counting
-
-    def _counted(self) -> _Counted:
-        """Fold in what an earlier look wrote down and whose pods are released by now."""
-        waiting = self.old.get("uncountedTerminatedPods") or {}
-        held = {uid_of(pod): pod for pod in self.pods if _tracked(pod)}
-        succeeded, failed = waiting.get("succeeded") or [], waiting.get("failed") or []
-        return _Counted(
-            succeeded=int(self.old.get("succeeded") or 0)
-            + sum(uid not in held for uid in succeeded),
-            failed=int(self.old.get("failed") or 0) + sum(uid not in held for uid in failed),
-            waiting_succeeded=[uid for uid in succeeded if uid in held],
-            waiting_failed=[uid for uid in failed if uid in held],
-            still_held=[held[uid] for uid in [*succeeded, *failed] if uid in held],
-        )
-
-    def _ended(self, counted: _Counted) -> Verdicts:
-        known = {*counted.waiting_succeeded, *counted.waiting_failed}
-        ended = Verdicts(succeeded=[], failed=[], ignored=[])
-        done = parse_indexes(self.old.get("completedIndexes") or "")
-        for pod in self.pods:
-            if not _tracked(pod) or uid_of(pod) in known:
-                continue
-            if phase(pod) == "Succeeded":
-                self._succeed(pod, ended, done)
-            elif self._has_failed(pod):
-                self._fail(pod, judge(self.job, pod), ended)
-        return ended
-
-    def _succeed(self, pod: Object, ended: Verdicts, done: set[int]) -> None:
-        index = index_of(pod)
-        if self.indexed and (index is None or index in done or index >= (self.completions or 0)):
-            # A second success of the same index counts for nothing.
-            ended.ignored.append(pod)
-            return
-        if index is not None:
-            done.add(index)
-        ended.succeeded.append(pod)
-
-    def _has_failed(self, pod: Object) -> bool:
-        if phase(pod) == "Failed":
-            return True
-        # A pod that somebody deletes may never reach a phase; where a replacement need not wait for
-        # its end, it counts as failed from now on.
-        return deleted(pod) and not self.replace_failed_only
-
-    def _fail(self, pod: Object, verdict: Verdict, ended: Verdicts) -> None:
-        index = index_of(pod)
-        if verdict.action == IGNORE:
-            ended.ignored.append(pod)
-            return
-        ended.failed.append(pod)
-        if verdict.action == FAIL_JOB and not ended.fail_job:
-            ended.fail_job = verdict.message
-        if index is not None and self._per_index is not None:
-            failures = _failures_before(pod) + 1
-            if verdict.action == FAIL_INDEX or failures > self._per_index:
-                ended.failed_indexes.add(index)
-
-    @property
-    def _per_index(self) -> int | None:
-        limit = self.spec.get("backoffLimitPerIndex")
-        return None if limit is None else int(limit)
-
     def _remember(self, ended: Verdicts) -> None:
         if ended.succeeded:
             self.backoff = Backoff()
         if ended.failed:
-            last = max(_ended_at(pod, self.now) for pod in ended.failed)
+            last = max(ended_at(pod, self.now) for pod in ended.failed)
             self.backoff = Backoff(self.backoff.failures + len(ended.failed), last)
-
-    def _status(self, counted: _Counted, ended: Verdicts) -> Object:
-        status = {
-            key: value
-            for key, value in self.old.items()
-            if key in ("startTime", "completionTime", "completedIndexes", "failedIndexes")
-        }
-        status["succeeded"] = counted.succeeded
-        status["failed"] = counted.failed
-        status["uncountedTerminatedPods"] = {
-            key: uids
-            for key, uids in (
-                ("succeeded", [*counted.waiting_succeeded, *map(uid_of, ended.succeeded)]),
-                ("failed", [*counted.waiting_failed, *map(uid_of, ended.failed)]),
-            )
-            if uids
-        }
-        if self.indexed:
-            done = parse_indexes(self.old.get("completedIndexes") or "")
-            done |= {index for pod in ended.succeeded if (index := index_of(pod)) is not None}
-            status["completedIndexes"] = format_indexes(done)
-            if self._per_index is not None:
-                lost = parse_indexes(self.old.get("failedIndexes") or "") | ended.failed_indexes
-                status["failedIndexes"] = format_indexes(lost)
-        return status
 
     # Deciding
 
@@ -327,7 +213,7 @@ class _Look:
         failures = int(status["failed"]) + len(status["uncountedTerminatedPods"].get("failed", ()))
         if self.spec["template"]["spec"].get("restartPolicy") == "OnFailure":
             # Containers restart inside their pods here: each restart is a failure too.
-            failures += sum(_restarts(pod) for pod in self.active)
+            failures += sum(restarts(pod) for pod in self.active)
         return failures
 
     def _past_deadline(self) -> bool:
@@ -345,7 +231,7 @@ class _Look:
         return succeeded >= self.completions
 
     def _succeeded(self, status: Object) -> int:
-        if self.indexed:
+        if self.tally.indexed:
             return len(parse_indexes(status.get("completedIndexes") or ""))
         waiting = status["uncountedTerminatedPods"].get("succeeded", ())
         return int(status["succeeded"]) + len(waiting)
@@ -405,11 +291,11 @@ class _Look:
         if len(self.active) > wanted:
             self._remove(deletion_order(self.active)[: len(self.active) - wanted])
         room = wanted - len(self.active)
-        if self.replace_failed_only:
+        if self.tally.replace_failed_only:
             room -= self.terminating
         if room <= 0:
             return []
-        if self._per_index is None and self.backoff.until() > self.now:
+        if self.tally.per_index is None and self.backoff.until() > self.now:
             self.again = soonest(self.again, self.backoff.until())
             return []
         return self._hire(status, min(room, MADE_AT_ONCE))
@@ -423,7 +309,7 @@ class _Look:
 
     def _without_work(self, status: Object) -> list[Object]:
         """Pods of indexes that are done, given up, above the completions, or there twice."""
-        if not self.indexed:
+        if not self.tally.indexed:
             return []
         over = parse_indexes(status.get("completedIndexes") or "")
         over |= parse_indexes(status.get("failedIndexes") or "")
@@ -437,17 +323,20 @@ class _Look:
         return surplus
 
     def _hire(self, status: Object, room: int) -> list[Action]:
-        if not self.indexed:
-            made = [self._pod() for _ in range(room)]
+        if not self.tally.indexed:
+            made = [make_pod(self.job) for _ in range(room)]
         else:
-            made = [self._indexed_pod(index) for index in self._free_indexes(status)[:room]]
+            made = [
+                make_indexed_pod(self.job, index, self._failures_of(index))
+                for index in self._free_indexes(status)[:room]
+            ]
         # Those just made count as active in the status that is written with them.
         self.active = [*self.active, *made]
         return [Create(PODS, pod, tell=self.job) for pod in made]
 
     def _free_indexes(self, status: Object) -> list[int]:
         taken = {index_of(pod) for pod in self.active}
-        if self.replace_failed_only:
+        if self.tally.replace_failed_only:
             taken |= {
                 index_of(pod)
                 for pod in self.pods
@@ -456,7 +345,7 @@ class _Look:
         over = parse_indexes(status.get("completedIndexes") or "")
         over |= parse_indexes(status.get("failedIndexes") or "")
         free = [i for i in range(self.completions or 0) if i not in taken and i not in over]
-        if self._per_index is None:
+        if self.tally.per_index is None:
             return free
         ready_now = [i for i in free if self._index_backoff(i).until() <= self.now]
         if len(ready_now) < len(free):
@@ -468,7 +357,7 @@ class _Look:
         last = self._last_failure(index)
         if last is None:
             return Backoff()
-        return Backoff(_failures_before(last) + 1, _ended_at(last, self.now))
+        return Backoff(failures_before(last) + 1, ended_at(last, self.now))
 
     def _last_failure(self, index: int) -> Object | None:
         failed = [
@@ -476,50 +365,13 @@ class _Look:
             for pod in self.pods
             if index_of(pod) == index and (phase(pod) == "Failed" or deleted(pod))
         ]
-        return max(failed, key=_failures_before, default=None)
+        return max(failed, key=failures_before, default=None)
 
-    def _pod(self) -> Object:
-        template = self.spec["template"]
-        metadata = template.get("metadata") or {}
-        name, uid = name_of(self.job), uid_of(self.job)
-        labels = {
-            **(metadata.get("labels") or {}),
-            "batch.kubernetes.io/controller-uid": uid,
-            "batch.kubernetes.io/job-name": name,
-            "controller-uid": uid,
-            "job-name": name,
-        }
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "generateName": f"{name}-",
-                "namespace": namespace_of(self.job),
-                "labels": labels,
-                "annotations": dict(metadata.get("annotations") or {}),
-                "finalizers": [*(metadata.get("finalizers") or []), FINALIZER],
-                "ownerReferences": owned_by(self.job, "batch/v1", "Job"),
-            },
-            "spec": template["spec"],
-        }
-
-    def _indexed_pod(self, index: int) -> Object:
-        pod = self._pod()
-        metadata = pod["metadata"]
-        metadata["generateName"] = f"{name_of(self.job)}-{index}-"
-        metadata["annotations"][INDEX] = str(index)
-        metadata["labels"][INDEX] = str(index)
-        if self._per_index is not None:
-            last = self._last_failure(index)
-            count = 0 if last is None else _failures_before(last) + 1
-            metadata["annotations"][FAILURE_COUNT] = str(count)
-        spec = dict(pod["spec"])
-        spec.setdefault("hostname", f"{name_of(self.job)}-{index}")
-        for part in ("initContainers", "containers"):
-            if spec.get(part):
-                spec[part] = [_knows_its_index(container) for container in spec[part]]
-        pod["spec"] = spec
-        return pod
+    def _failures_of(self, index: int) -> int | None:
+        if self.tally.per_index is None:
+            return None
+        last = self._last_failure(index)
+        return 0 if last is None else failures_before(last) + 1
 
     def _remove(self, pods: list[Object]) -> None:
         """Our own deletions are no failures: released first, they are never counted."""
@@ -572,44 +424,3 @@ def _finished_at(job: Object, now: float) -> float:
         if found is not None and found["status"] == "True" and found.get("lastTransitionTime"):
             return parse_timestamp(found["lastTransitionTime"])
     return now
-
-
-def _tracked(pod: Object) -> bool:
-    return FINALIZER in (pod["metadata"].get("finalizers") or ())
-
-
-def _release(pod: Object) -> Patch:
-    kept = [each for each in pod["metadata"].get("finalizers") or [] if each != FINALIZER]
-    return Patch(PODS, pod, {"metadata": {"finalizers": kept or None}})
-
-
-def _ended_at(pod: Object, now: float) -> float:
-    ends = [
-        parse_timestamp(ended["finishedAt"])
-        for container in status_of(pod).get("containerStatuses") or []
-        if (ended := (container.get("state") or {}).get("terminated")) and ended.get("finishedAt")
-    ]
-    return max(ends, default=now)
-
-
-def _failures_before(pod: Object) -> int:
-    text = (pod["metadata"].get("annotations") or {}).get(FAILURE_COUNT, "0")
-    return int(text) if text.isdigit() else 0
-
-
-def _restarts(pod: Object) -> int:
-    status = status_of(pod)
-    everyone = [
-        *(status.get("initContainerStatuses") or []),
-        *(status.get("containerStatuses") or []),
-    ]
-    return sum(int(container.get("restartCount") or 0) for container in everyone)
-
-
-def _knows_its_index(container: Object) -> Object:
-    """The index as an environment variable, unless the template sets it itself."""
-    given = container.get("env") or []
-    if any(variable["name"] == "JOB_COMPLETION_INDEX" for variable in given):
-        return container
-    source = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
-    return {**container, "env": [*given, {"name": "JOB_COMPLETION_INDEX", "valueFrom": source}]}

@@ -20,20 +20,22 @@ import logging
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-from makeway.client import ApiError, Client
+from makeway.client import ApiError
 from makeway.client.resource import CONFIG_MAPS, PODS, SECRETS, Object
-from makeway.control.clock import parse_timestamp, timestamp
-from makeway.embedded.events import EventRecorder
+from makeway.embedded.node import words
 from makeway.embedded.node.cgroups import remove_cgroup
 from makeway.embedded.node.environment import Source, StartError, references, source_of
-from makeway.embedded.node.launch import Launcher, checkpoint_file
-from makeway.embedded.node.machine import LOOPBACK, Devices, NodeOptions, gpus_wanted
-from makeway.embedded.node.probes import Surroundings, follow, probe_once, run_command
-from makeway.embedded.node.process import Exit, Run, Spec
+from makeway.embedded.node.host import Host, Record, read_record
+from makeway.embedded.node.launch import Launcher
+from makeway.embedded.node.machine import LOOPBACK, gpus_wanted
+from makeway.embedded.node.probes import Surroundings, probe_once, run_command
+from makeway.embedded.node.probing import Prober, surroundings_of
+from makeway.embedded.node.process import Exit, Run
+from makeway.embedded.node.restarts import Backoff, is_sidecar, restarts
+from makeway.embedded.node.saving import watch_checkpoints
 from makeway.embedded.podstatus import (
     TERMINAL,
     Address,
@@ -46,40 +48,9 @@ from makeway.errors import UserError
 
 log = logging.getLogger(__name__)
 
-FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 10.0, 300.0
-# A container that ran this long is no crash loop: its next back-off starts from the beginning.
-FORGIVEN_AFTER_S = 600.0
-CHECKPOINT_POLL_S = 0.5
-LAST_CHECKPOINT = "makeway.dev/last-checkpoint"
 # Even when the hook before it used up the grace, SIGTERM gets this long before SIGKILL.
 LEAST_GRACE_S = 2.0
 RETRY_START_S = 5.0
-
-
-class Clock(Protocol):
-    def now(self) -> float: ...
-
-
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """What all pods of this node share."""
-
-    client: Client
-    home: Path
-    options: NodeOptions
-    clock: Clock
-    events: EventRecorder
-    devices: Devices
-    allocatable: dict[str, str]
-
-
-class Record(msgspec.Struct, frozen=True):
-    """What is kept of a pod on disk beside its runs."""
-
-    namespace: str
-    name: str
-    uid: str
-    gpus: tuple[int, ...] = ()
-    started_at: float = 0.0
 
 
 class PodWorker:
@@ -97,7 +68,7 @@ class PodWorker:
         self._runs: dict[str, Run] = {}
         self._around: dict[str, Surroundings] = {}
         self._states: dict[str, ContainerState] = {}
-        self._failures: dict[str, int] = {}
+        self._backoff = Backoff()
         self._found: set[str] = set()  # runs of an earlier server that were not looked at yet
         self._told_process = False
         self._tasks: set[asyncio.Future[None]] = set()
@@ -180,7 +151,7 @@ class PodWorker:
             left = max(0.0, self._record.started_at + float(limit) - self._clock.now())
         try:
             async with asyncio.timeout(left), asyncio.TaskGroup() as group:
-                watcher = group.create_task(self._watch_checkpoints())
+                watcher = group.create_task(watch_checkpoints(self._host, self.pod, self._folder))
                 sidecars = await self._initialize(group)
                 if sidecars is not None:
                     await asyncio.gather(*(self._keep_running(each) for each in self._main))
@@ -199,7 +170,7 @@ class PodWorker:
         """Run the init containers in order; None if one failed for good."""
         sidecars: list[asyncio.Task[None]] = []
         for container in self._init:
-            if _is_sidecar(container):
+            if is_sidecar(container):
                 sidecars.append(group.create_task(self._keep_running(container)))
                 await self._until_started(container["name"])
                 continue
@@ -218,7 +189,7 @@ class PodWorker:
             task.cancel()
         await asyncio.gather(*sidecars, return_exceptions=True)
         self._told_at = self._clock.now()
-        names = [each["name"] for each in self._init if _is_sidecar(each)]
+        names = [each["name"] for each in self._init if is_sidecar(each)]
         await asyncio.gather(*(self._stop(name) for name in reversed(names)))
 
     async def _keep_running(self, container: Object) -> None:
@@ -228,7 +199,7 @@ class PodWorker:
             ended = await self._run_once(container)
             if not self._restarts_after(container, ended):
                 return
-            pause = self._pause_before_restart(name)
+            pause = self._backoff.pause_before_restart(name, self._states[name].terminated)
             if pause:
                 self._wait_in_back_off(name, pause)
                 await asyncio.sleep(pause)
@@ -272,7 +243,7 @@ class PodWorker:
     async def _start(self, container: Object) -> Run:
         name = container["name"]
         if not container.get("command"):
-            raise StartError("ImageNotRun", _image_not_run(container))
+            raise StartError("ImageNotRun", words.image_not_run(container))
         sources = await self._sources()
         spec = self._launcher().spec(self.pod, container, sources)
         around = Surroundings(env=spec.env, cwd=spec.cwd, uid=spec.uid, gid=spec.gid)
@@ -287,7 +258,7 @@ class PodWorker:
         self._change(name, restarts=number)
         if not self._told_process:
             self._told_process = True
-            self._tell("Normal", "RunsAsProcess", _runs_as_process(container))
+            self._tell("Normal", "RunsAsProcess", words.runs_as_process(container))
         await run.start(spec)
         return run
 
@@ -321,103 +292,21 @@ class PodWorker:
     # Probes
 
     async def _wait_with_probes(self, container: Object, run: Run) -> Exit:
-        probes = asyncio.ensure_future(self._probe(container, run))
+        name = container["name"]
+        prober = Prober(
+            container=container,
+            around=self._around.get(name) or surroundings_of(run),
+            change=lambda **facts: self._change(name, **facts),
+            tell=self._tell,
+            # Beside the probe, which ends with the run that it asks to end.
+            stop=lambda: self._background(self._stop(name, self._grace_s())),
+        )
+        probes = asyncio.ensure_future(prober.run())
         try:
             return await run.wait()
         finally:
             probes.cancel()
             await asyncio.gather(probes, return_exceptions=True)
-
-    async def _probe(self, container: Object, run: Run) -> None:
-        name = container["name"]
-        around = self._around.get(name) or await self._surroundings(container)
-        if container.get("startupProbe"):
-            await self._until_up(container, run, around)
-        async with asyncio.TaskGroup() as group:
-            if container.get("livenessProbe"):
-                group.create_task(self._watch_liveness(container, run, around))
-            if container.get("readinessProbe"):
-                group.create_task(self._watch_readiness(container, around))
-            else:
-                self._change(name, ready=True, started=True)
-
-    async def _surroundings(self, container: Object) -> Surroundings:
-        """After a restart of the server: as the shim was told."""
-        run = self._runs[container["name"]]
-        spec = msgspec.json.decode((run.folder / "spec.json").read_bytes(), type=Spec)
-        return Surroundings(env=spec.env, cwd=spec.cwd, uid=spec.uid, gid=spec.gid)
-
-    async def _until_up(self, container: Object, run: Run, around: Surroundings) -> None:
-        up = asyncio.Event()
-        await self._ask(
-            container,
-            "startupProbe",
-            around,
-            lambda ok, said: up.set() if ok else self._fail_probe(container, run, "Startup", said),
-            at_first=False,
-            until=up,
-        )
-        self._change(container["name"], started=True)
-
-    async def _watch_liveness(self, container: Object, run: Run, around: Surroundings) -> None:
-        await self._ask(
-            container,
-            "livenessProbe",
-            around,
-            lambda ok, said: None if ok else self._fail_probe(container, run, "Liveness", said),
-            at_first=True,
-        )
-
-    async def _watch_readiness(self, container: Object, around: Surroundings) -> None:
-        name = container["name"]
-
-        def turn(ok: bool, said: str) -> None:
-            if not ok:
-                self._tell("Warning", "Unhealthy", f"Readiness probe failed: {said}")
-            self._change(name, ready=ok)
-
-        await self._ask(container, "readinessProbe", around, turn, at_first=False)
-
-    async def _ask(
-        self,
-        container: Object,
-        which: str,
-        around: Surroundings,
-        turn: Callable[[bool, str], None],
-        *,
-        at_first: bool,
-        until: asyncio.Event | None = None,
-    ) -> None:
-        probe = container[which]
-        asking = asyncio.ensure_future(
-            follow(
-                probe,
-                lambda: probe_once(probe, container, LOOPBACK, around),
-                turn,
-                at_first=at_first,
-            )
-        )
-        if until is None:
-            await asking
-            return
-        waiting = asyncio.ensure_future(until.wait())
-        try:
-            await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (asking, waiting):
-                task.cancel()
-            await asyncio.gather(asking, waiting, return_exceptions=True)
-
-    def _fail_probe(self, container: Object, run: Run, which: str, said: str) -> None:
-        name = container["name"]
-        self._tell("Warning", "Unhealthy", f"{which} probe failed: {said}")
-        self._tell(
-            "Normal",
-            "Killing",
-            f"Container {name} failed {which.lower()} probe, will be restarted",
-        )
-        # Beside the probe, which ends with the run that it asks to end.
-        self._background(self._stop(name, self._grace_s()))
 
     def _background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -427,29 +316,13 @@ class PodWorker:
     # Restarts
 
     def _restarts_after(self, container: Object, ended: Exit) -> bool:
-        if _is_sidecar(container):
-            return True
+        starts_first = any(container is each for each in self._init)
         policy = self.pod["spec"].get("restartPolicy", "Always")
-        if any(container is each for each in self._init):
-            # An init container that succeeded is done, whatever the policy.
-            return ended.exit_code != 0 and policy != "Never"
-        return policy == "Always" or (policy == "OnFailure" and ended.exit_code != 0)
-
-    def _pause_before_restart(self, name: str) -> float:
-        state = self._states[name]
-        ended = state.terminated
-        if ended and ended.finished_at - ended.started_at >= FORGIVEN_AFTER_S:
-            self._failures[name] = 0
-        failures = self._failures.get(name, 0)
-        self._failures[name] = failures + 1
-        if not failures:
-            return 0.0
-        doubled: float = FIRST_BACKOFF_S * 2 ** min(failures - 1, 10)
-        return min(LONGEST_BACKOFF_S, doubled)
+        return restarts(container, policy, ended.exit_code, starts_first=starts_first)
 
     def _wait_in_back_off(self, name: str, pause: float) -> None:
         where = f"{self._record.name}_{self._record.namespace}({self._record.uid})"
-        said = f"back-off {_spoken(pause)} restarting failed container={name} pod={where}"
+        said = f"back-off {words.spoken(pause)} restarting failed container={name} pod={where}"
         self._tell(
             "Warning", "BackOff", f"Back-off restarting failed container {name} in pod {where}"
         )
@@ -517,7 +390,8 @@ class PodWorker:
         hook = self._hook(container)
         if not hook:
             return
-        around = self._around.get(container["name"]) or await self._surroundings(container)
+        name = container["name"]
+        around = self._around.get(name) or surroundings_of(self._runs[name])
         left = max(0.0, deadline - self._clock.now())
         if "sleep" in hook:
             await asyncio.sleep(min(left, float(hook["sleep"]["seconds"])))
@@ -567,7 +441,7 @@ class PodWorker:
 
     def _restore(self) -> None:
         """Take up what an earlier worker of this pod left."""
-        kept = _read_record(self._folder)
+        kept = read_record(self._folder)
         if kept is not None:
             self._record = kept
             if kept.gpus:
@@ -581,7 +455,7 @@ class PodWorker:
             name=name,
             image=container.get("image", ""),
             waiting="PodInitializing" if self._init else "ContainerCreating",
-            sidecar=_is_sidecar(container),
+            sidecar=is_sidecar(container),
         )
         attempts = self._folder / "containers" / name
         numbers = _numbers(attempts)
@@ -594,7 +468,7 @@ class PodWorker:
             return msgspec.structs.replace(state, restarts=numbers[-1])
         self._runs[name] = run
         self._found.add(name)
-        self._failures[name] = numbers[-1]
+        self._backoff.failures[name] = numbers[-1]
         state = msgspec.structs.replace(state, restarts=numbers[-1])
         ended = run.exit
         if (
@@ -663,26 +537,6 @@ class PodWorker:
     def _logs(self) -> Path:
         return self._host.home / "logs" / self._record.uid
 
-    async def _watch_checkpoints(self) -> None:
-        """The program touches a file when it has saved; the pod then says when that was."""
-        seen = _saved_at(self.pod)
-        while True:
-            await asyncio.sleep(CHECKPOINT_POLL_S)
-            try:
-                saved = checkpoint_file(self._folder).stat().st_mtime
-            except FileNotFoundError:
-                continue
-            if int(saved) > int(seen):
-                seen = saved
-                await self._announce_checkpoint(saved)
-
-    async def _announce_checkpoint(self, saved: float) -> None:
-        body = {"metadata": {"annotations": {LAST_CHECKPOINT: timestamp(saved)}}}
-        try:
-            await self._host.client.patch(PODS, self._record.name, body, self._record.namespace)
-        except (ApiError, UserError) as error:
-            log.warning("%s: checkpoint not announced: %s", self._record.name, error)
-
     # Status
 
     async def _keep_written(self) -> None:
@@ -740,7 +594,7 @@ class PodWorker:
             message=self._message,
         )
         if self._shutdown and self._reason:
-            body["conditions"].append(_stopped_with_machine(now))
+            body["conditions"].append(words.stopped_with_machine(now))
         return body
 
     def _phase_written(self) -> str:
@@ -764,51 +618,3 @@ def _numbers(attempts: Path) -> list[int]:
     if not attempts.exists():
         return []
     return sorted(int(each.name) for each in attempts.iterdir() if each.name.isdigit())
-
-
-def _is_sidecar(container: Object) -> bool:
-    return container.get("restartPolicy") == "Always"
-
-
-def _saved_at(pod: Object) -> float:
-    text = (pod["metadata"].get("annotations") or {}).get(LAST_CHECKPOINT)
-    try:
-        return parse_timestamp(text) if text else 0.0
-    except ValueError:
-        return 0.0
-
-
-def _read_record(folder: Path) -> Record | None:
-    try:
-        return msgspec.json.decode((folder / "pod.json").read_bytes(), type=Record)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
-def _spoken(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
-
-
-def _image_not_run(container: Object) -> str:
-    return (
-        f'container "{container["name"]}" relies on the entrypoint of its image'
-        f" {container.get('image', '')}, and images are not run on one machine. Name a command in"
-        " the pod to run it as a process here, or run it on a cluster: makeway install"
-    )
-
-
-def _runs_as_process(container: Object) -> str:
-    image = container.get("image")
-    what = f"; its image {image} is not used" if image else ""
-    return f'The command of container "{container["name"]}" runs as a process here{what}'
-
-
-def _stopped_with_machine(now: float) -> Object:
-    return {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "TerminationByKubelet",
-        "message": "makeway was stopped on this machine",
-        "lastTransitionTime": timestamp(now),
-    }

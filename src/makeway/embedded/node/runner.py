@@ -13,6 +13,7 @@ from makeway.client.resource import LEASES, NODES, PODS, Object
 from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock, micro_timestamp
 from makeway.embedded.events import EventRecorder
+from makeway.embedded.node.host import Clock, Host
 from makeway.embedded.node.machine import (
     GPU,
     Devices,
@@ -21,7 +22,7 @@ from makeway.embedded.node.machine import (
     gpu_names,
     node_object,
 )
-from makeway.embedded.node.pod import Clock, Host, PodWorker
+from makeway.embedded.node.pod import PodWorker
 from makeway.embedded.node.process import Run
 from makeway.errors import UserError
 
