@@ -7,7 +7,7 @@ export UV_PYTHON ?= $(PYTHON)
 # Compiled ahead: `makeway up` is ready a second sooner, also where Python is told not to write bytecode.
 export UV_COMPILE_BYTECODE := 1
 
-.PHONY: setup demo test check fix bench optimum properties long kubectl cluster test-cluster clean
+.PHONY: setup demo test check fix bench optimum properties pythons long kubectl cluster test-cluster clean
 
 $(UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "makeway needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
@@ -47,7 +47,7 @@ cluster: kubectl
 test-cluster: kubectl
 	@.venv/bin/python -m tools.kube_binaries
 	@MAKEWAY_WHOLE_SUITE=1 .venv/bin/python -m pytest --backend kube -m "not slow" tests/e2e/test_cluster.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/e2e/test_living_with_others.py tests/e2e/test_faults_on_cluster.py tests/e2e/test_failover.py tests/e2e/test_zz_rights.py
-	@.venv/bin/python -m pytest --backend kube -m "not slow" tests/differential tests/golden/test_on_cluster.py
+	@.venv/bin/python -m pytest --backend kube -m "not slow" tests/differential tests/golden/test_on_cluster.py tests/kubectl
 
 check: setup
 	.venv/bin/ruff format --check src tests bench tools
@@ -72,8 +72,12 @@ optimum: setup
 properties: setup
 	@N=$(or $(N),100000) .venv/bin/python -m pytest -n 2 tests/properties
 
+# The unit tests on each Python that is supported and found: make pythons
+pythons: setup
+	@.venv/bin/python -m tools.pythons
+
 # Everything that takes longer than a test run should.
-long: kubectl
+long: kubectl pythons
 	@.venv/bin/python -m pytest -n 2 --dist loadfile -m slow
 	@.venv/bin/python -m tools.kube_binaries
 	@.venv/bin/python -m pytest --backend kube -m slow tests/differential tests/golden/test_on_cluster.py

@@ -357,6 +357,21 @@ async def test_queues_and_flavors_stay_while_they_are_in_use() -> None:
         await box.until(all_gone, timeout_s=30, what="the queue and its flavor go")
 
 
+async def test_checks_and_topologies_are_guarded_and_go_when_nobody_names_them() -> None:
+    async with machine() as box:
+        await box.apply(
+            "apiVersion: kueue.x-k8s.io/v1beta2\nkind: AdmissionCheck\nmetadata: {name: asks}\n"
+            "spec: {controllerName: example.com/asks}\n---\n"
+            "apiVersion: kueue.x-k8s.io/v1beta2\nkind: Topology\nmetadata: {name: racks}\n"
+            "spec: {levels: [{nodeLabel: kubernetes.io/hostname}]}\n"
+        )
+        await box.settled()
+        for kind, name in (("admissioncheck", "asks"), ("topology", "racks")):
+            found = await box.get(f"{kind}.kueue.x-k8s.io", name)
+            assert found["metadata"]["finalizers"] == ["kueue.x-k8s.io/resource-in-use"]
+            await box.kubectl("delete", f"{kind}.kueue.x-k8s.io", name, "--timeout=20s")
+
+
 # ---- definitions -----------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from makeway.model.resources import amount_of
 from tests.e2e.backends import Kube, kube_available, kube_backend
 from tests.e2e.harness import SCHEDULER_NAMES, Object, chosen_backend
 from tests.e2e.history import WatchedStore
-from tests.e2e.test_cluster import PREEMPTIONS, Process, eventually, kubectl, logs, replica
+from tests.e2e.test_cluster import PREEMPTIONS, Process, eventually, kubectl, logs, ready, replica
 from tests.e2e.test_walkthroughs import EXAMPLES, MANIFESTS
 
 pytestmark = [
@@ -97,6 +97,7 @@ async def test_the_walkthrough_ends_as_told_when_the_leader_is_killed(
     ):
         await eventually(one.leads, 20, "the first leads")
         async with replica(world, "two", answering_all(world)) as two:
+            await eventually(lambda: ready(two), 60, "the second is ready")
             killing = asyncio.create_task(kill_and_time(one, two, moment))
             for path in (*story.setting, story.first):
                 await kubectl(world, path.read_text())

@@ -118,7 +118,7 @@ async def test_seed_003_the_gang_takes_both_nodes_at_once() -> None:
 async def test_seed_003_victims_are_told_together_and_the_gang_is_nominated() -> None:
     async with machine() as box:
         low = manifest("003-low.yaml").replace(
-            "metadata:\n", "metadata:\n  annotations: {makeway.dev/pretend-grace: 3s}\n"
+            "metadata:\n", "metadata:\n  annotations: {makeway.dev/pretend-grace: 8s}\n"
         )
         await apply(box, "003-cluster.yaml")
         await box.apply(low)

@@ -32,7 +32,6 @@ RARE = {
     ("", "events", "patch"): "an event of a Model that repeats itself",
     ("events.k8s.io", "events", "patch"): "an event that repeats itself",
     ("makeway.dev", "preemptions", "delete"): "records are kept for a week",
-    ("", "persistentvolumeclaims", "patch"): "volumes that bind late need a provisioner",
     ("kueue.x-k8s.io", "workloads", "delete"): "a Workload whose job went without it",
 }
 

@@ -18,6 +18,7 @@ import msgspec
 
 from makeway.cli.eventloop import run
 from makeway.cli.home import Home
+from makeway.cli.logfile import keep_short
 from makeway.cli.up import Options
 from makeway.embedded.server import ApiServer, serving
 
@@ -35,10 +36,12 @@ async def _serve(home: Home, port: int, options: Options, announce: Sequence[str
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     _keep_to_ourselves("MAKEWAY_READY_FD")
     manager = await _start_manager(home, options)
+    log = asyncio.create_task(keep_short(home.log))
     try:
         async with serving(home.path, port) as server:
             await _keep_manager(home, options, manager, stop, announce, server)
     finally:
+        log.cancel()
         await _stop_manager(manager)  # the API may not have come up: a taken port, a damaged file
 
 
