@@ -33,15 +33,19 @@ _REVIEWS = {
 }
 
 
+KUEUE_GROUP = "kueue.x-k8s.io"
+
+
 def groups(registry: Registry) -> dict[str, list[str]]:
     """Groups in the order of the registry, each with its versions, the preferred one first."""
-    found: dict[str, list[str]] = {}
+    # `kubectl get workloads` means Kueue's: of two groups with a kind of that name it takes the first that is listed.
+    found: dict[str, list[str]] = {"": [], KUEUE_GROUP: []}
     for kind in registry:
         versions = found.setdefault(kind.group, [])
         versions.extend(version.name for version in kind.versions if version.name not in versions)
     for group in _REVIEWS:
         found.setdefault(group, ["v1"])
-    return found
+    return {group: versions for group, versions in found.items() if versions}
 
 
 def serve(request: Request, registry: Registry) -> Answer | None:
