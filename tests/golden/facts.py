@@ -41,7 +41,11 @@ UNSHOWN = (
     "observedGeneration",
     "lastProbeTime",
     "hostIPs",
+    # The recorder's API server ran without the admission plugin ServiceAccount.
+    "serviceAccount",
+    "serviceAccountName",
 )
+UNSHOWN_SECTIONS = ("Service Account",)
 DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # What a recording shows of each kind's spec and status; the rest is left out of it, and so is not compared.
@@ -405,7 +409,7 @@ def _of_describe(command: str, lines: list[str]) -> Facts:
     name = ""
     for line in [*lines, "End:"]:
         if line and not line[0].isspace() and ":" in line:
-            if name:
+            if name and name not in UNSHOWN_SECTIONS:
                 facts[Key("section", command, name)] = _section(name, section)
             name, section = line.split(":", 1)[0], []
             line = line.split(":", 1)[1]
