@@ -45,7 +45,8 @@ UNSHOWN = (
     "serviceAccount",
     "serviceAccountName",
 )
-UNSHOWN_SECTIONS = ("Service Account",)
+# The same in a describe text: a section of a Pod, lines in the template of a Workload.
+UNSHOWN_LINES = ("Service Account", "Service Account Name")
 DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 # What a recording shows of each kind's spec and status; the rest is left out of it, and so is not compared.
@@ -409,11 +410,11 @@ def _of_describe(command: str, lines: list[str]) -> Facts:
     name = ""
     for line in [*lines, "End:"]:
         if line and not line[0].isspace() and ":" in line:
-            if name and name not in UNSHOWN_SECTIONS:
+            if name and name not in UNSHOWN_LINES:
                 facts[Key("section", command, name)] = _section(name, section)
             name, section = line.split(":", 1)[0], []
             line = line.split(":", 1)[1]
-        if line.strip():
+        if line.strip() and line.strip().split(":", 1)[0] not in UNSHOWN_LINES:
             section.append(line)
     return facts
 
