@@ -309,3 +309,17 @@ async def test_a_reason_that_changes_all_the_time_is_not_written_all_the_time() 
     message = b.condition(b.workload_of("big"), "QuotaReserved")[2]
     assert message.endswith("> maximum capacity (13)")
     assert b.api.log.count(f"patch Workload {name}") == written + 1
+
+
+async def test_a_job_that_is_done_before_anybody_looked_was_ready() -> None:
+    b = board(cpu="4")
+    b.put("Job", job("quick"))
+    await b.settle()
+    over = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "done"}
+    b.patch("Job", "default/quick", {"status": {"succeeded": 1, "conditions": [over]}})
+
+    await b.settle()
+
+    workload = b.workload_of("quick")
+    assert b.condition(workload, "Finished")[0] == "True"
+    assert b.condition(workload, "PodsReady")[:2] == ("True", "Started")

@@ -84,7 +84,7 @@ class _Look:
                 self.steps.actions.append(drop_finalizer(workload))
         elif (over := self.kind.finished(self.queued)) is not None:
             note = f"Workload '{key(workload)}' is declared finished"
-            status = standing.finish(workload, *over, self.now)
+            status = standing.finish(workload, *over, self.now, were_ready=self._ready(workload))
             self._write_status(workload, status, self._tell("FinishedWorkload", note))
         elif standing.evicted(workload):
             self._leave(workload)
@@ -218,10 +218,16 @@ class _Look:
             return
         status = standing.reclaimable(workload, self.kind.reclaimable(self.queued))
         if self.world.config.waits_for_pods:
-            ready = self.kind.pods_ready(self.queued, _admitted_counts(workload))
-            status |= standing.pods_ready(workload, ready, self.now)
+            status |= standing.pods_ready(workload, self._ready(workload), self.now)
         if status:
             self._write_status(workload, status)
+
+    def _ready(self, workload: Json) -> bool:
+        return (
+            self.world.config.waits_for_pods
+            and standing.admitted(workload)
+            and self.kind.pods_ready(self.queued, _admitted_counts(workload))
+        )
 
     def _start(self, workload: Json) -> None:
         find = self.world.copy.get

@@ -239,9 +239,7 @@ def pods_ready(workload: Json, ready: bool, now: float) -> Object:
     changed = Conditions(workload, now)
     known = changed.get(PODS_READY) or {}
     if ready:
-        came_back = known.get("reason") == RECOVERING[0]
-        if known.get("status") != "True":
-            changed.set(PODS_READY, True, "Recovered" if came_back else "Started", READY)
+        _all_ready(changed)
     elif known.get("status") == "True":
         changed.set(PODS_READY, False, *RECOVERING)
     elif not known:
@@ -249,8 +247,20 @@ def pods_ready(workload: Json, ready: bool, now: float) -> Object:
     return changed.patch()
 
 
-def finish(workload: Json, reason: str, message: str, now: float) -> Object:
+def _all_ready(changed: Conditions) -> None:
+    known = changed.get(PODS_READY) or {}
+    came_back = known.get("reason") == RECOVERING[0]
+    if known.get("status") != "True":
+        changed.set(PODS_READY, True, "Recovered" if came_back else "Started", READY)
+
+
+def finish(
+    workload: Json, reason: str, message: str, now: float, *, were_ready: bool = False
+) -> Object:
+    """`were_ready`: all its pods came up, and were done before anybody looked."""
     changed = Conditions(workload, now)
+    if were_ready:
+        _all_ready(changed)
     changed.set(FINISHED, True, reason, message)
     return changed.patch()
 
