@@ -88,7 +88,8 @@ def _print(report: Report, verbose: bool, why: bool) -> None:
     count = report.count
     print(
         f"{report.situation}: {sum(count.values())} facts, {count['equal']} equal,"
-        f" {count['wanted']} wanted, {count['different']} different ({report.seconds:.1f} s)"
+        f" {count['wanted']} wanted, {count['different']} different"
+        f" ({report.seconds:.1f} s{', played twice' if report.plays > 1 else ''})"
     )
     for outcome in report.outcomes:
         if (verbose and outcome.verdict == "different") or (why and outcome.verdict == "wanted"):
