@@ -65,7 +65,7 @@ class App:
         self._subresources.stopping = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
+        if scope["type"] in ("websocket", "spdy"):
             await self._talk(scope, receive, send)
             return
         if scope["type"] != "http":
@@ -90,7 +90,7 @@ class App:
             await answer.send(send, request.warnings)
 
     async def _talk(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket: a command in a pod, or a look at what it writes."""
+        """More than an answer: a command in a pod, a look at what it writes, its ports."""
         try:
             self._ask_for_token(dict(scope["headers"]))
             target = self._resolve(scope["path"])
