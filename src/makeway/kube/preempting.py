@@ -29,7 +29,7 @@ from makeway.kube.world import World
 # One that is over in a moment is told once: how it ended. Of many at once more are.
 TOLD_AFTER_S: Final = 2.0
 MANY: Final = 16
-TOLD_AFTER_IF_MANY_S: Final = 10.0
+TOLD_AFTER_IF_MANY_S: Final = 30.0
 KEPT_S: Final = 7 * 86_400.0  # the record outlives the longest window that is counted from it
 
 

@@ -25,12 +25,12 @@ from makeway.kube.resources import EVENTS, RESOURCES
 
 log = logging.getLogger(__name__)
 
-MOST_AT_ONCE: Final = 32
+MOST_AT_ONCE: Final = 64
 WORDS_AT_ONCE: Final = 4
 MOST_WORDS_WAITING: Final = 20_000
 BUSY: Final = 16  # writes under way before which words step back
 PAUSE_S: Final = 0.02
-LONGEST_SILENCE_S: Final = 10.0
+LONGEST_SILENCE_S: Final = 30.0
 SAY_AGAIN_S: Final = 1.0
 
 
