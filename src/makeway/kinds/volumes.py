@@ -14,16 +14,26 @@ from makeway.model.workload import PodShape
 Find = Callable[[str, str], Json | None]  # kind, key
 WAITS_FOR_POD = "WaitForFirstConsumer"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
+PROVISIONER = "volume.kubernetes.io/storage-provisioner"  # who is asked to make a claim's volume
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
 
 
 def claim_names(pod: Json) -> Iterator[str]:
     """The claims a pod uses: named ones, and those made for it alone."""
+    yield from claims_by_volume(pod).values()
+
+
+def claims_by_volume(pod: Json) -> dict[str, str]:
+    """Which claim each of a pod's volumes is, where it is one."""
+    found: dict[str, str] = {}
     for volume in spec(pod).get("volumes") or []:
         if volume.get("persistentVolumeClaim"):
-            yield str(volume["persistentVolumeClaim"].get("claimName") or "")
+            found[str(volume.get("name"))] = str(
+                volume["persistentVolumeClaim"].get("claimName") or ""
+            )
         elif volume.get("ephemeral"):
-            yield f"{name(pod)}-{volume.get('name')}"
+            found[str(volume.get("name"))] = f"{name(pod)}-{volume.get('name')}"
+    return found
 
 
 def with_volumes(shape: PodShape, pod: Json, find: Find) -> PodShape:
