@@ -30,7 +30,7 @@ from makeway.kinds import (
     workload,
 )
 from makeway.kinds import namespace as namespaces
-from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.frameworks import JOB_KINDS, job_kind
 from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import (
     PODSET,
@@ -373,6 +373,7 @@ class Projection:
             needs=self._needs(found, owner, template),
             gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
             checkpoint=checkpoint(*places),
+            lowers_to=self._lowers_to(found, owner, read.pod_sets, min_pods(*places)),
             pod_priority=self._pod_priority(template),
             # Whom Kueue admitted it also evicts, by its own rules.
             protected=not self._world.queues_are_ours
@@ -432,6 +433,16 @@ class Projection:
             return None
         partial = tuple((s.name, s.min_count or s.count) for s in pod_sets)
         return Gang(minimums=partial) if any(s.min_count for s in pod_sets) else Gang()
+
+    def _lowers_to(
+        self, found: Json, owner: Json | None, pod_sets: tuple[PodSet, ...], fewest: int | None
+    ) -> int | None:
+        """The pods that its job goes on with when it is lowered; None: it says no minimum, or its kind cannot."""
+        kind = job_kind(found)
+        if kind is None or owner is None or len(pod_sets) != 1 or not kind.lowers(owner):
+            return None
+        said = [count for count in (pod_sets[0].min_count, fewest) if count is not None]
+        return max(said, default=None)
 
     def _placement(self, found: Json) -> tuple[Placed, ...]:
         if not standing.has_quota(found):

@@ -164,6 +164,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
     protected: str = ""  # an exemption label, as a sentence; "" when there is none
     foreign: bool = False  # another scheduler's: occupies room, is not ours to place
+    # Its job goes on with so many pods: those above can be taken for good, and their quota with them. None: it falls whole.
+    lowers_to: int | None = None
     active: bool = True
     finished: bool = False
     held_back: str = (
