@@ -40,12 +40,18 @@ def test_a_file_that_cannot_be_written_is_no_error(
     assert makeway.checkpointed() is False
 
 
-def test_on_a_cluster_the_pod_tells_the_service_with_its_own_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def in_a_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the token that a pod on a cluster has."""
     (tmp_path / "token").write_text("of-this-pod\n")
     monkeypatch.delenv("MAKEWAY_CHECKPOINT_FILE", raising=False)
     monkeypatch.setenv("MAKEWAY_TOKEN_FILE", str(tmp_path / "token"))
+
+
+@pytest.mark.usefixtures("in_a_pod")
+def test_on_a_cluster_the_pod_tells_the_service_with_its_own_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with _service(status=200) as (url, heard):
         monkeypatch.setenv("MAKEWAY_URL", url)
 
@@ -54,12 +60,8 @@ def test_on_a_cluster_the_pod_tells_the_service_with_its_own_token(
     assert heard == [("/checkpointed", "Bearer of-this-pod", {"savedAt": 1000.5})]
 
 
-def test_a_service_that_refuses_or_is_away_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "token").write_text("of-this-pod")
-    monkeypatch.delenv("MAKEWAY_CHECKPOINT_FILE", raising=False)
-    monkeypatch.setenv("MAKEWAY_TOKEN_FILE", str(tmp_path / "token"))
+@pytest.mark.usefixtures("in_a_pod")
+def test_a_service_that_refuses_or_is_away_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with _service(status=403) as (url, _):
         monkeypatch.setenv("MAKEWAY_URL", url)
         assert makeway.checkpointed() is False

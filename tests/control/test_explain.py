@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from makeway.control import explain
 from makeway.engine.cycle import decide
 from makeway.model.decision import Considered
@@ -106,13 +104,3 @@ def test_a_stopped_queue_says_so() -> None:
     assert [(e.reason, e.message) for e in explain.events(plan, world, NOW)] == [
         ("EvictedDueToClusterQueueStopped", "The ClusterQueue is stopped")
     ]
-
-
-def test_what_was_settled_keeps_its_story() -> None:
-    settled = explain.settled_condition("Evicted", "Preempted to accommodate a workload")
-    assert msgspec.structs.asdict(settled) == {
-        "type": "Evicted",
-        "status": "False",
-        "reason": "QuotaReserved",
-        "message": "Previously: Preempted to accommodate a workload",
-    }

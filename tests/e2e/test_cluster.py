@@ -33,6 +33,7 @@ from makeway.kube.resources import RESOURCES
 from makeway.kube.webhook import PATH, configuration
 from tests.e2e.backends import Kube, kube_available, kube_backend
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
+from tests.e2e.queues import cpu_queue
 
 pytestmark = [
     pytest.mark.kubectl,
@@ -48,27 +49,7 @@ kind: Node
 metadata: {name: node-1, annotations: {kwok.x-k8s.io/node: fake}}
 status: {capacity: {cpu: "8", memory: 32Gi, pods: "110"}}
 """
-QUEUE = """
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ResourceFlavor
-metadata: {name: any}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ClusterQueue
-metadata: {name: lab}
-spec:
-  namespaceSelector: {}
-  preemption: {withinClusterQueue: LowerPriority}
-  resourceGroups:
-    - coveredResources: [cpu]
-      flavors: [{name: any, resources: [{name: cpu, nominalQuota: 4}]}]
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {name: lab, namespace: default}
-spec: {clusterQueue: lab}
-"""
-
+QUEUE = cpu_queue("lab", 4)
 PRIORITIES = """
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass

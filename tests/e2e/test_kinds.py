@@ -6,41 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.e2e.harness import Machine, machine
+from tests.e2e.queues import cpu_queue
 
 Object = dict[str, Any]
 
-QUEUES = """
+NODE = """
 apiVersion: v1
 kind: Node
 metadata: {name: node-1, annotations: {kwok.x-k8s.io/node: fake}, labels: {kubernetes.io/hostname: node-1}}
 status:
   allocatable: {cpu: "32", memory: 64Gi, pods: "110"}
   capacity: {cpu: "32", memory: 64Gi, pods: "110"}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ResourceFlavor
-metadata: {name: default}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ClusterQueue
-metadata: {name: cq}
-spec:
-  namespaceSelector: {}
-  preemption: {withinClusterQueue: LowerPriority}
-  resourceGroups:
-  - coveredResources: [cpu]
-    flavors: [{name: default, resources: [{name: cpu, nominalQuota: "6"}]}]
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {name: queue, namespace: default}
-spec: {clusterQueue: cq}
----
+"""
+HIGH = """
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass
 metadata: {name: high}
 value: 1000
 """
+QUEUES = "---".join((NODE, cpu_queue("cq", 6, door="queue"), HIGH))
 LABELS = "{kueue.x-k8s.io/queue-name: queue}"
 CONTAINERS = "[{name: app, image: busybox, resources: {requests: {cpu: '1'}}}]"
 JOBSET = f"""

@@ -10,6 +10,7 @@ import pytest
 from makeway.cli.main import main
 from makeway.client.resource import PODS
 from tests.e2e.cli import EXAMPLES, Makeway, machine_of_its_own
+from tests.e2e.queues import cpu_queue
 
 JOB = """
 apiVersion: batch/v1
@@ -122,26 +123,7 @@ spec:
       containers:
         - {name: main, image: busybox, command: [sleep, "300"], resources: {requests: {cpu: "2"}}}
 """
-DESK = """
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ResourceFlavor
-metadata: {name: plain}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ClusterQueue
-metadata: {name: desk}
-spec:
-  namespaceSelector: {}
-  preemption: {withinClusterQueue: LowerPriority}
-  resourceGroups:
-    - coveredResources: [cpu]
-      flavors: [{name: plain, resources: [{name: cpu, nominalQuota: 3}]}]
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {name: desk, namespace: default}
-spec: {clusterQueue: desk}
-"""
+DESK = cpu_queue("desk", 3, flavor="plain")
 
 
 def test_explain_says_who_has_it_what_keeps_them_safe_and_what_would_help(

@@ -8,6 +8,7 @@ import pytest
 
 from makeway.control.config import parse
 from tests.e2e.harness import Machine, Object, kubectl_path, machine
+from tests.e2e.queues import cpu_queue
 from tests.e2e.test_walkthroughs import (
     EXAMPLES,
     apply,
@@ -40,31 +41,15 @@ kind: PriorityClass
 metadata: {name: meh}
 value: 50
 """
-QUEUE = """
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ResourceFlavor
-metadata: {name: any}
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: ClusterQueue
-metadata: {name: lab}
-spec:
-  namespaceSelector: {}
-  preemption: {withinClusterQueue: LowerPriority}
-  resourceGroups:
-    - coveredResources: [cpu]
-      flavors: [{name: any, resources: [{name: cpu, nominalQuota: 4}]}]
----
-apiVersion: kueue.x-k8s.io/v1beta2
-kind: LocalQueue
-metadata: {name: door, namespace: default}
-spec: {clusterQueue: lab}
----
+QUEUE = (
+    cpu_queue("lab", 4, door="door")
+    + """---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass
 metadata: {name: urgent}
 value: 700
 """
+)
 
 
 def nodes(*cpus: int) -> str:

@@ -11,13 +11,13 @@ from makeway.kinds import (
     admissioncheck,
     clusterqueue,
     cohort,
+    composing,
     localqueue,
     namespace,
     resourceflavor,
     topology,
     workload,
 )
-from makeway.kinds.durations import read_duration
 from makeway.model.queue import QueueCheck
 
 
@@ -295,19 +295,7 @@ def test_gates_and_boost() -> None:
 def test_a_workload_is_named_after_its_job(
     name: str, kind: str, group: str, uid: str, expected: str
 ) -> None:
-    assert workload.name_for(kind=kind, group=group, name=name, uid=uid) == expected
-
-
-def test_durations() -> None:
-    assert [read_duration(t) for t in ("90s", "10m", "1h30m", "2d", "15")] == [
-        90,
-        600,
-        5400,
-        172800,
-        15,
-    ]
-    with pytest.raises(ValueError, match="soon"):
-        read_duration("soon")
+    assert composing.workload_name(kind, group, name, uid) == expected
 
 
 def test_requests_above_limits_are_named_before_quota_is_given() -> None:

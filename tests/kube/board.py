@@ -176,11 +176,13 @@ def _merge_conditions(target: Object, patch: Object) -> None:
 class Board:
     """`board.put(...)`, `await board.settle()`, then look."""
 
-    def __init__(self, config: str = "") -> None:
+    def __init__(self, config: str = "", *, queues_are_ours: bool = True) -> None:
         self.clock = HandClock()
         self._config_text = config
         self.config: Configuration = parse(config)
-        self.cluster = KubeCluster(cast("Client", None), self.config, self.clock)
+        self.cluster = KubeCluster(
+            cast("Client", None), self.config, self.clock, queues_are_ours=queues_are_ours
+        )
         self.api = MemoryApi(self.cluster, self.clock)
         self.cluster.writer = cast("Writer", self.api)
         self.cluster.served.update(RESOURCES)

@@ -13,6 +13,7 @@ from tests.kube.board import (
     job,
     local_queue,
     node,
+    pod,
     priority_class,
 )
 
@@ -323,3 +324,27 @@ async def test_a_job_that_is_done_before_anybody_looked_was_ready() -> None:
     workload = b.workload_of("quick")
     assert b.condition(workload, "Finished")[0] == "True"
     assert b.condition(workload, "PodsReady")[:2] == ("True", "Started")
+
+
+async def test_beside_a_living_kueue_its_workloads_are_safe_and_it_says_why() -> None:
+    before = board()
+    before.put("Job", job("train", cpu="8"))
+    await before.settle()
+    await before.run_pods("train")
+    b = Board(queues_are_ours=False)
+    for kind in ("Namespace", "ResourceFlavor", "ClusterQueue", "LocalQueue", "Node", "Job"):
+        for obj in before.cluster.copy.all(kind):
+            b.put(kind, obj)
+    for kind in ("Workload", "Pod"):
+        for obj in before.cluster.copy.all(kind):
+            b.put(kind, obj)
+    for name in ("urgent", "too"):
+        b.put("Pod", pod(name, "8", priority=1000))
+
+    await b.settle()
+
+    placed = [bool(b.get("Pod", f"default/{n}")["spec"].get("nodeName")) for n in ("urgent", "too")]
+    assert sorted(placed) == [False, True]  # two nodes, and Kueue's job has one of them
+    assert "deletionTimestamp" not in b.get("Pod", "default/train-0")["metadata"]
+    (trained,) = [w for w in b.loop.state.workloads.values() if w.local_queue]
+    assert trained.protected == "Kueue admitted it, and evicts by its own rules"

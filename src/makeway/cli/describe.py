@@ -16,11 +16,11 @@ from makeway.client import Client
 from makeway.client.resource import CORE_EVENTS
 from makeway.control.clock import SystemClock, parse_timestamp
 from makeway.errors import UserError
+from makeway.kinds.metadata import QUEUE_NAME
 from makeway.kinds.serving.columns import human_duration
 
 Object = dict[str, Any]
 _NOISE = ("managedFields", "resourceVersion", "uid", "generation")
-_QUEUE = "kueue.x-k8s.io/queue-name"
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -56,7 +56,7 @@ async def _facts(client: Client, kind: ServedKind, obj: Object) -> Object:
 async def _workload_of(client: Client, obj: Object) -> Object | None:
     """What queues for a job: people know their job's name, not its Workload's."""
     namespace = obj["metadata"].get("namespace") or ""
-    if not namespace or _QUEUE not in (obj["metadata"].get("labels") or {}):
+    if not namespace or QUEUE_NAME not in (obj["metadata"].get("labels") or {}):
         return None
     for workload in await client.list(WORKLOADS, namespace):
         owners = workload["metadata"].get("ownerReferences") or []

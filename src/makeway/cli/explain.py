@@ -13,8 +13,9 @@ from makeway.cli.home import Home
 from makeway.cli.nearby import did_you_mean
 from makeway.cli.output import out
 from makeway.cli.up import options_of
-from makeway.client import Client, Resource
+from makeway.client import Client
 from makeway.client.client import ApiError
+from makeway.client.resource import CONFIG_MAPS
 from makeway.control.clock import SystemClock
 from makeway.control.config import Configuration, load, parse, policy_of
 from makeway.control.explain import Explanation
@@ -27,8 +28,6 @@ from makeway.kube.snapshot import read_state
 from makeway.model.history import owner_of
 from makeway.model.reason import Holder
 from makeway.model.workload import WorkloadId
-
-CONFIG_MAPS = Resource("", "v1", "configmaps")
 
 
 def explain(home_option: Path | None, name: str, namespace: str) -> None:

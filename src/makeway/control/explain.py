@@ -184,13 +184,6 @@ def admitted_condition(admit: Admit) -> Condition:
     )
 
 
-def settled_condition(kind: str, old_message: str) -> Condition:
-    """An Evicted, Preempted or BlockedOnPreemptionGates condition of a workload that got in again."""
-    return Condition(
-        type=kind, status="False", reason="QuotaReserved", message=f"Previously: {old_message}"
-    )
-
-
 # -- who has to go ---------------------------------------------------------------------------------------------------
 
 

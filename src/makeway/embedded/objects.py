@@ -47,8 +47,12 @@ def condition(obj: Object, kind: str) -> Object | None:
 
 
 def true(obj: Object, kind: str) -> bool:
-    found = condition(obj, kind)
-    return found is not None and found["status"] == "True"
+    return among(status_of(obj).get("conditions") or [], kind)
+
+
+def among(conditions: list[Object], kind: str) -> bool:
+    """Whether this one is true, in a list that need not be written yet."""
+    return any(entry["type"] == kind and entry["status"] == "True" for entry in conditions)
 
 
 def ready(pod: Object) -> bool:

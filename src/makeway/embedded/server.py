@@ -247,6 +247,8 @@ def _local_listener(path: Path) -> socket.socket:
 def _server(app: App, more: dict[str, Any]) -> uvicorn.Server:
     import uvicorn
 
+    from makeway.embedded.api.upgrade import Http
+
     class QuietServer(uvicorn.Server):
         """Leaves signals to whoever runs us."""
 
@@ -256,8 +258,8 @@ def _server(app: App, more: dict[str, Any]) -> uvicorn.Server:
 
     config = uvicorn.Config(
         app,
-        http="httptools",
-        ws="websockets-sansio",  # exec and attach
+        http=Http,  # httptools, and SPDY for older kubectls
+        ws="websockets-sansio",  # exec, attach and port-forward
         lifespan="off",
         access_log=False,
         log_config=None,

@@ -7,7 +7,7 @@ What-if work happens inside `with table.what_if():`, which undoes itself on ever
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -249,9 +249,6 @@ class NodeTable:
                 rank[self.row_of[name]] = place
             self._rank = (self.layout, rank)
         return self._rank[1]
-
-    def rows_named(self, names: Iterable[NodeName]) -> list[int]:
-        return [self.row_of[name] for name in names if name in self.row_of]
 
 
 def _site(node: Node) -> tuple[object, ...]:

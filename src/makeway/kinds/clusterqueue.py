@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from makeway.control.durations import duration
 from makeway.errors import InvalidObject
-from makeway.kinds.durations import read_duration
 from makeway.kinds.fields import (
     Json,
     annotations_of,
@@ -146,12 +146,12 @@ def _seconds(obj: Json, annotation: str) -> float | None:
     text = annotations_of(obj).get(annotation)
     if text is None:
         return None
-    try:
-        return read_duration(text)
-    except ValueError as error:
+    found = duration(text)
+    if found is None:
         raise InvalidObject(
             f'expected a duration, got "{text}".',
             obj=title_of(obj),
             field=f"metadata.annotations[{annotation}]",
             hint='Write for example "30m".',
-        ) from error
+        )
+    return found

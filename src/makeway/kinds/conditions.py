@@ -40,6 +40,14 @@ def reason(obj: Json, kind: str) -> str:
     return str((find(obj, kind) or {}).get("reason") or "")
 
 
+def outcome(obj: Json, *ends: tuple[str, str]) -> tuple[str, str] | None:
+    """The reason and the message of the first of these conditions that is true; `ends` are types with a reason for each."""
+    for kind, why in ends:
+        if is_true(obj, kind):
+            return why, message(obj, kind)
+    return None
+
+
 def message(obj: Json, kind: str) -> str:
     return str((find(obj, kind) or {}).get("message") or "")
 

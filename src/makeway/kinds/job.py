@@ -75,10 +75,7 @@ def active(job: Json) -> bool:
 
 def finished(job: Json) -> tuple[str, str] | None:
     """Reason and message for the Workload, once the Job is over."""
-    for kind, reason in (("Complete", "Succeeded"), ("Failed", "Failed")):
-        if conditions.is_true(job, kind):
-            return reason, conditions.message(job, kind)
-    return None
+    return conditions.outcome(job, ("Complete", "Succeeded"), ("Failed", "Failed"))
 
 
 def succeeded(job: Json) -> int:

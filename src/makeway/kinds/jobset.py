@@ -37,10 +37,7 @@ class QueuedJobSet(QueuedKind):
         return any(int(each.get("active") or 0) for each in _statuses(job))
 
     def finished(self, job: Json) -> tuple[str, str] | None:
-        for kind, reason in (("Completed", "Succeeded"), ("Failed", "Failed")):
-            if conditions.is_true(job, kind):
-                return reason, conditions.message(job, kind)
-        return None
+        return conditions.outcome(job, ("Completed", "Succeeded"), ("Failed", "Failed"))
 
     def pods_ready(self, job: Json, counts: Mapping[str, int]) -> bool:
         """A Job counts as ready when all its pods are."""

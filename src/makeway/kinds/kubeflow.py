@@ -48,10 +48,7 @@ class QueuedTraining(QueuedKind):
         return any(int((each or {}).get("active") or 0) for each in counts.values())
 
     def finished(self, job: Json) -> tuple[str, str] | None:
-        for kind in ("Succeeded", "Failed"):
-            if conditions.is_true(job, kind):
-                return kind, conditions.message(job, kind)
-        return None
+        return conditions.outcome(job, ("Succeeded", "Succeeded"), ("Failed", "Failed"))
 
     def pods_ready(self, job: Json, counts: Mapping[str, int]) -> bool:
         return conditions.is_true(job, "Running") or conditions.is_true(job, "Succeeded")

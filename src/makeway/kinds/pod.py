@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from makeway.control.durations import duration
 from makeway.kinds import composing, conditions
 from makeway.kinds.metadata import (
     ADMISSION_GATE,
@@ -33,9 +34,18 @@ from makeway.kinds.metadata import (
     uid,
 )
 from makeway.kinds.pods import read_shape
-from makeway.kinds.promises import PREFIX, checkpoint
+from makeway.kinds.promises import CHECKPOINT_ON_TERM, PREFIX, checkpoint
 from makeway.model.node import NodeName
-from makeway.model.workload import Pod, PodId, PodPhase, PodSet, PodShape, Workload, WorkloadId
+from makeway.model.workload import (
+    SAVE_MARGIN_S,
+    Pod,
+    PodId,
+    PodPhase,
+    PodSet,
+    PodShape,
+    Workload,
+    WorkloadId,
+)
 
 API_VERSION: Final = "v1"
 KIND: Final = "Pod"
@@ -94,6 +104,15 @@ def may_preempt(pod: Json) -> bool:
 def grace_s(pod: Json) -> float:
     said = spec(pod).get("terminationGracePeriodSeconds")
     return DEFAULT_GRACE_S if said is None else float(said)
+
+
+def notice_s(pod: Json, longest: float) -> int | None:
+    """The grace to ask for, where a pod needs longer to save than its own grace; None leaves it as it is."""
+    saving = duration(annotations_of(pod).get(CHECKPOINT_ON_TERM))
+    if saving is None:
+        return None
+    needed = min(saving + SAVE_MARGIN_S, longest)
+    return int(needed) if needed > grace_s(pod) else None
 
 
 def queued(pod: Json) -> bool:

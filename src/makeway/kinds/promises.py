@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from makeway.control.durations import duration
-from makeway.kinds.metadata import integer, seconds
+from makeway.kinds.metadata import Json, annotations_of, integer, seconds
 from makeway.model.workload import Checkpoint
 
 PREFIX: Final = "makeway.dev/"
@@ -45,6 +45,11 @@ def checkpoint(*places: Mapping[str, str]) -> Checkpoint:
         patience_s=length(PATIENCE) or 0.0,
         min_runtime_s=length(MIN_RUNTIME) or 0.0,
     )
+
+
+def last_checkpoint(obj: Json) -> float:
+    """When it says that it last saved; 0 where it never did, or nobody can read when."""
+    return seconds(annotations_of(obj).get(LAST_CHECKPOINT)) or 0.0
 
 
 def min_pods(*places: Mapping[str, str]) -> int | None:

@@ -44,10 +44,7 @@ class QueuedTrainJob(QueuedKind):
         return any(int(each.get("active") or 0) for each in _statuses(job))
 
     def finished(self, job: Json) -> tuple[str, str] | None:
-        for kind, reason in (("Complete", "Succeeded"), ("Failed", "Failed")):
-            if conditions.is_true(job, kind):
-                return reason, conditions.message(job, kind)
-        return None
+        return conditions.outcome(job, ("Complete", "Succeeded"), ("Failed", "Failed"))
 
     def pods_ready(self, job: Json, counts: Mapping[str, int]) -> bool:
         found = _statuses(job)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
+from makeway.control.durations import duration
 from makeway.errors import InvalidObject
-from makeway.kinds.durations import read_duration
+from makeway.kinds import promises
 from makeway.kinds.fields import (
     Json,
     amount,
@@ -233,14 +233,13 @@ def _read_check(item: Json) -> CheckState:
 # -- what its owner says about saving --------------------------------------------------------------------------------
 
 _DURATIONS = {
-    "makeway.dev/checkpoint-every": "every_s",
-    "makeway.dev/checkpoint-on-term": "on_term_s",
-    "makeway.dev/restart-takes": "restart_s",
-    "makeway.dev/expected-runtime": "expected_runtime_s",
-    "makeway.dev/patience": "patience_s",
-    "makeway.dev/min-runtime": "min_runtime_s",
+    promises.CHECKPOINT_EVERY: "every_s",
+    promises.CHECKPOINT_ON_TERM: "on_term_s",
+    promises.RESTART_TAKES: "restart_s",
+    promises.EXPECTED_RUNTIME: "expected_runtime_s",
+    promises.PATIENCE: "patience_s",
+    promises.MIN_RUNTIME: "min_runtime_s",
 }
-_LAST_CHECKPOINT = "makeway.dev/last-checkpoint"
 
 
 def _read_checkpoint(obj: Json) -> Checkpoint:
@@ -254,17 +253,16 @@ def read_checkpoint(obj: Json, annotations: dict[str, str]) -> Checkpoint:
         text = annotations.get(annotation)
         if text is None:
             continue
-        try:
-            known[field] = read_duration(text)
-        except ValueError as error:
+        known[field] = duration(text)
+        if known[field] is None:
             raise InvalidObject(
                 f'expected a duration, got "{text}".',
                 obj=title_of(obj),
                 field=f"metadata.annotations[{annotation}]",
                 hint='Write for example "10m".',
-            ) from error
-    if _LAST_CHECKPOINT in annotations:
-        known["last_at"] = _read_time(obj, annotations[_LAST_CHECKPOINT])
+            )
+    if promises.LAST_CHECKPOINT in annotations:
+        known["last_at"] = _read_time(obj, annotations[promises.LAST_CHECKPOINT])
     return Checkpoint(**known)
 
 
@@ -275,20 +273,6 @@ def _read_time(obj: Json, text: str) -> float | None:
         raise InvalidObject(
             f'expected an RFC 3339 time, got "{text}".',
             obj=title_of(obj),
-            field=f"metadata.annotations[{_LAST_CHECKPOINT}]",
+            field=f"metadata.annotations[{promises.LAST_CHECKPOINT}]",
             hint='Write for example "2026-01-15T12:00:00Z".',
         ) from error
-
-
-# -- names -----------------------------------------------------------------------------------------------------------
-
-_LONGEST_NAME = 253
-_HASH_DIGITS = 5
-
-
-def name_for(*, kind: str, group: str, name: str, uid: str, extra: str = "") -> str:
-    """What Kueue calls the workload of a job: users look for `job-train-1a2b3`."""
-    parts = [kind, group, name, uid, *([extra] if extra else [])]
-    digest = hashlib.sha1("\n".join(parts).encode(), usedforsecurity=False).hexdigest()
-    prefix = f"{kind.lower()}-{name}"[: _LONGEST_NAME - _HASH_DIGITS - 1]
-    return f"{prefix}-{digest[:_HASH_DIGITS]}"

@@ -10,7 +10,17 @@ from typing import Literal
 
 import msgspec
 
-from makeway.kinds.metadata import Json, Object, metadata, name, namespace, reference, uid
+from makeway.kinds.metadata import (
+    RESOURCE_IN_USE,
+    Json,
+    Object,
+    finalizers,
+    metadata,
+    name,
+    namespace,
+    reference,
+    uid,
+)
 from makeway.kinds.pod import scheduler_name
 from makeway.kube.resources import API_VERSIONS
 from makeway.model.workload import WorkloadId
@@ -129,6 +139,20 @@ def delete_object(kind: str, obj: Json, *then: Tell, grace_s: int | None = None)
     )
 
 
+def drop_finalizer(kind: str, obj: Json, finalizer: str) -> list[Action]:
+    """Nothing of ours holds it any more; no action where nothing did."""
+    held = finalizers(obj)
+    if finalizer not in held:
+        return []
+    rest = [other for other in held if other != finalizer]
+    return [patch_object(kind, obj, {"metadata": {"finalizers": rest or None}})]
+
+
+def free(kind: str, obj: Json) -> list[Action]:
+    """It may go: nobody uses it any more."""
+    return drop_finalizer(kind, obj, RESOURCE_IN_USE)
+
+
 def about(kind: str, obj: Json) -> Object:
     """The reference that an event carries."""
     found = reference(obj, API_VERSIONS[kind], kind.split(".", 1)[0])
@@ -136,15 +160,29 @@ def about(kind: str, obj: Json) -> Object:
     return found | {"resourceVersion": version} if version else found
 
 
-def workload_event(found: Json, reason: str, note: str, *, warning: bool = False) -> Tell:
-    """What the part of Kueue that admits would tell."""
+def tell(
+    kind: str,
+    obj: Json,
+    component: str,
+    reason: str,
+    note: str,
+    *,
+    warning: bool = False,
+    once: bool = False,
+) -> Tell:
     return Tell(
-        about=about("Workload", found),
+        about=about(kind, obj),
         type="Warning" if warning else "Normal",
         reason=reason,
         note=note,
-        component=ADMISSION,
+        component=component,
+        once=once,
     )
+
+
+def workload_event(found: Json, reason: str, note: str, *, warning: bool = False) -> Tell:
+    """What the part of Kueue that admits would tell."""
+    return tell("Workload", found, ADMISSION, reason, note, warning=warning)
 
 
 def pod_event(

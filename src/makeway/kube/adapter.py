@@ -113,8 +113,10 @@ class KubeCluster:
 
     async def load(self) -> None:
         """All that the API holds, once: for who asks a question and decides nothing."""
-        for kind in await self._newly_served():
-            for obj in await self._client.list(RESOURCES[kind]):
+        kinds = await self._newly_served()
+        lists = await asyncio.gather(*(self._client.list(RESOURCES[kind]) for kind in kinds))
+        for kind, objects in zip(kinds, lists, strict=True):
+            for obj in objects:
                 self.copy.take(kind, obj)
             self.world.watched.add(kind)
 

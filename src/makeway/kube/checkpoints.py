@@ -11,9 +11,9 @@ from typing import Any, Final, NamedTuple
 
 from makeway.client import ApiError, Client, Resource
 from makeway.client.resource import PODS
-from makeway.control.clock import parse_timestamp, timestamp
+from makeway.control.clock import timestamp
 from makeway.control.ports import Clock
-from makeway.kinds.promises import LAST_CHECKPOINT
+from makeway.kinds.promises import LAST_CHECKPOINT, last_checkpoint
 
 Object = dict[str, Any]
 
@@ -59,7 +59,7 @@ class Checkpoints:
             raise
         if found["metadata"]["uid"] != pod.uid:
             raise Refused(410, f"pod {pod.namespace}/{pod.name} was replaced by another")
-        known = _written(found)
+        known = last_checkpoint(found)
         if saved < known + _WRITTEN_AGAIN_AFTER_S:
             return timestamp(known)
         change = {"metadata": {"uid": pod.uid, "annotations": {LAST_CHECKPOINT: timestamp(saved)}}}
@@ -91,11 +91,3 @@ def _pod_of(user: Object) -> PodIdentity:
             403, f"{account or 'the token'} is not bound to a pod: only a pod can say that it saved"
         )
     return PodIdentity(account.removeprefix(_SERVICE_ACCOUNT).split(":")[0], name, uid)
-
-
-def _written(pod: Object) -> float:
-    text = (pod["metadata"].get("annotations") or {}).get(LAST_CHECKPOINT)
-    try:
-        return parse_timestamp(text) if text else 0.0
-    except ValueError:
-        return 0.0

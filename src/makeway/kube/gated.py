@@ -9,10 +9,8 @@ from __future__ import annotations
 from makeway.kinds import composing, conditions, pod
 from makeway.kinds.gated import GatedKind, Group
 from makeway.kinds.metadata import (
-    RESOURCE_IN_USE,
     Json,
     Object,
-    finalizers,
     key,
     metadata,
     name,
@@ -28,14 +26,14 @@ from makeway.kube.actions import (
     Create,
     Steps,
     Tell,
-    about,
     delete_object,
+    free,
     patch_object,
     patch_status,
+    tell,
 )
 from makeway.kube.jobs import (
     changed_priority,
-    drop_finalizer,
     follow_queue,
     same_pod_sets,
     standing_still,
@@ -62,8 +60,8 @@ def _retire(workload: Json, steps: Steps) -> None:
     """Of a group that is no longer wanted: its pods are their controller's to remove."""
     if not terminating(workload):
         steps.actions.append(delete_object("Workload", workload))
-    elif RESOURCE_IN_USE in finalizers(workload):
-        steps.actions.append(drop_finalizer(workload))
+    else:
+        steps.actions += free("Workload", workload)
 
 
 class _Look:
@@ -98,11 +96,10 @@ class _Look:
         if workload is None:
             self._compose()
         elif standing.finished(workload):
-            if RESOURCE_IN_USE in finalizers(workload):
-                self.steps.actions.append(drop_finalizer(workload))
+            self.steps.actions += free("Workload", workload)
         elif terminating(workload):
             if self._stopped("WorkloadDeleted", "Workload is deleted"):
-                self.steps.actions.append(drop_finalizer(workload))
+                self.steps.actions += free("Workload", workload)
         elif standing.evicted(workload):
             reason = f"WorkloadEvictedDueTo{conditions.reason(workload, standing.EVICTED)}"
             if self._stopped(reason, conditions.message(workload, standing.EVICTED)):
@@ -111,12 +108,13 @@ class _Look:
             self._follow(workload)
 
     def _tell(self, reason: str, note: str, *, warning: bool = False, once: bool = False) -> Tell:
-        return Tell(
-            about=about(self.kind.kind, self.owner),
-            type="Warning" if warning else "Normal",
-            reason=reason,
-            note=note,
-            component=self.kind.component,
+        return tell(
+            self.kind.kind,
+            self.owner,
+            self.kind.component,
+            reason,
+            note,
+            warning=warning,
             once=once,
         )
 
@@ -211,7 +209,5 @@ class _Look:
             )
             return
         note = f"Admitted by clusterQueue {standing.cluster_queue(workload)}"
-        started = Tell(
-            about=about("Pod", one), reason="Started", note=note, component=self.kind.component
-        )
+        started = tell("Pod", one, self.kind.component, "Started", note)
         self.steps.actions.append(patch_object("Pod", one, pod.start_patch(one, update), started))

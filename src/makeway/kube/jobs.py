@@ -15,12 +15,10 @@ from makeway.kinds.metadata import (
     PREBUILT_WORKLOAD,
     PRIORITY_CLASS,
     QUEUE_NAME,
-    RESOURCE_IN_USE,
     Json,
     Object,
     annotations_of,
     created_at,
-    finalizers,
     key,
     labels,
     metadata,
@@ -35,13 +33,13 @@ from makeway.kinds.queued import CannotQueue, QueuedKind
 from makeway.kube import standing, starting
 from makeway.kube.actions import (
     Create,
-    Patch,
     Steps,
     Tell,
-    about,
     delete_object,
+    free,
     patch_object,
     patch_status,
+    tell,
 )
 from makeway.kube.world import World
 
@@ -81,7 +79,7 @@ class _Look:
         elif terminating(workload):
             self._stop(workload, "Workload is deleted")
             if not self._running and not self.steps.actions:
-                self.steps.actions.append(drop_finalizer(workload))
+                self.steps.actions += free("Workload", workload)
         elif (over := self.kind.finished(self.queued)) is not None:
             note = f"Workload '{key(workload)}' is declared finished"
             status = standing.finish(workload, *over, self.now, were_ready=self._ready(workload))
@@ -111,12 +109,13 @@ class _Look:
     # What is done
 
     def _tell(self, reason: str, note: str, *, warning: bool = False, once: bool = False) -> Tell:
-        return Tell(
-            about=about(self.kind.kind, self.queued),
-            type="Warning" if warning else "Normal",
-            reason=reason,
-            note=note,
-            component=self.kind.component,
+        return tell(
+            self.kind.kind,
+            self.queued,
+            self.kind.component,
+            reason,
+            note,
+            warning=warning,
             once=once,
         )
 
@@ -176,8 +175,7 @@ class _Look:
         failed = conditions.reason(workload, standing.FINISHED) == "FailedToStart"
         if failed and self._running:
             self._suspend()
-        if RESOURCE_IN_USE in finalizers(workload):
-            self.steps.actions.append(drop_finalizer(workload))
+        self.steps.actions += free("Workload", workload)
 
     def _suspend(self) -> None:
         if not self._suspended:
@@ -300,11 +298,6 @@ class _Look:
                 "UpdatedWorkload", f"Updated workload priority class: {key(workload)}"
             )
             self.steps.actions.append(patch_object("Workload", workload, body, told))
-
-
-def drop_finalizer(workload: Json) -> Patch:
-    rest = [f for f in finalizers(workload) if f != RESOURCE_IN_USE]
-    return patch_object("Workload", workload, {"metadata": {"finalizers": rest or None}})
 
 
 def standing_still(workload: Json, steps: Steps, now: float) -> None:

@@ -8,19 +8,14 @@ the group can go on; unless its pods say that it cannot (`retriable-in-group: "f
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-from makeway.control.durations import duration
 from makeway.kinds import composing, conditions, pod, podgroup
 from makeway.kinds.conditions import Conditions
 from makeway.kinds.metadata import (
     MANAGED,
-    RESOURCE_IN_USE,
     Json,
     Object,
-    annotations_of,
     created_at,
-    finalizers,
     key,
     metadata,
     name,
@@ -30,7 +25,6 @@ from makeway.kinds.metadata import (
     terminating,
     uid,
 )
-from makeway.kinds.promises import CHECKPOINT_ON_TERM
 from makeway.kube import standing, starting
 from makeway.kube.actions import (
     Action,
@@ -38,27 +32,20 @@ from makeway.kube.actions import (
     Patch,
     Steps,
     Tell,
-    about,
     delete_object,
+    drop_finalizer,
+    free,
     patch_object,
     patch_status,
+    tell,
 )
 from makeway.kube.events import POD_CONTROLLER
 from makeway.kube.jobs import standing_still
 from makeway.kube.world import World
 
-SAVE_MARGIN_S: Final = 5.0  # on top of the time a program says it needs to save
 
-
-def tell(one: Json, reason: str, note: str, *, warning: bool = False, once: bool = False) -> Tell:
-    return Tell(
-        about=about("Pod", one),
-        type="Warning" if warning else "Normal",
-        reason=reason,
-        note=note,
-        component=POD_CONTROLLER,
-        once=once,
-    )
+def _tell(one: Json, reason: str, note: str, *, warning: bool = False, once: bool = False) -> Tell:
+    return tell("Pod", one, POD_CONTROLLER, reason, note, warning=warning, once=once)
 
 
 # A pod that queues by itself
@@ -94,14 +81,14 @@ def _end_one(one: Json, workload: Json | None, steps: Steps, now: float) -> None
             note = f"Workload '{key(workload)}' is declared finished"
             change = standing.finish(workload, reason, "", now)
             steps.actions.append(
-                patch_status("Workload", workload, change, tell(one, "FinishedWorkload", note))
+                patch_status("Workload", workload, change, _tell(one, "FinishedWorkload", note))
             )
         else:
             steps.actions.append(patch_status("Workload", workload, _gone(workload, now)))
         return
     steps.actions += let_go(one)
-    if workload is not None and RESOURCE_IN_USE in finalizers(workload):
-        steps.actions.append(_free(workload))
+    if workload is not None:
+        steps.actions += free("Workload", workload)
 
 
 def _gone(workload: Json, now: float) -> Object:
@@ -114,15 +101,7 @@ def _gone(workload: Json, now: float) -> Object:
 
 def let_go(one: Json) -> list[Action]:
     """Take our finalizer off a pod."""
-    if MANAGED not in finalizers(one):
-        return []
-    rest = [f for f in finalizers(one) if f != MANAGED]
-    return [patch_object("Pod", one, {"metadata": {"finalizers": rest or None}})]
-
-
-def _free(workload: Json) -> Patch:
-    rest = [f for f in finalizers(workload) if f != RESOURCE_IN_USE]
-    return patch_object("Workload", workload, {"metadata": {"finalizers": rest or None}})
+    return drop_finalizer("Pod", one, MANAGED)
 
 
 def stop(one: Json, reason: str, message: str, world: World, now: float) -> list[Action]:
@@ -144,19 +123,14 @@ def stop(one: Json, reason: str, message: str, world: World, now: float) -> list
                 subresource="status",
             )
         )
-    stopped = tell(one, "Stopped", message)
+    stopped = _tell(one, "Stopped", message)
     actions.append(delete_object("Pod", one, stopped, grace_s=notice_s(one, world)))
     return actions
 
 
 def notice_s(one: Json, world: World) -> int | None:
-    """The grace to ask for, where a pod needs longer to save than its own grace; None leaves it as it is."""
-    saving = duration(annotations_of(one).get(CHECKPOINT_ON_TERM))
-    if saving is None:
-        return None
-    most = world.config.length(world.config.makeway.max_notice, 600.0)
-    needed = min(saving + SAVE_MARGIN_S, most)
-    return int(needed) if needed > pod.grace_s(one) else None
+    """As long as the configuration allows."""
+    return pod.notice_s(one, world.config.length(world.config.makeway.max_notice, 600.0))
 
 
 def _compose(
@@ -167,7 +141,7 @@ def _compose(
         priority = composing.resolve_priority(first, pod_sets, world.classes())
     except composing.UnknownClass as unknown:
         note = str(unknown)
-        steps.actions.append(tell(first, f"{unknown.kind}NotFound", note, warning=True, once=True))
+        steps.actions.append(_tell(first, f"{unknown.kind}NotFound", note, warning=True, once=True))
         return
     job = {"apiVersion": pod.API_VERSION, "kind": pod.KIND, **first}
     if group:
@@ -175,7 +149,7 @@ def _compose(
         workload = podgroup.compose_group(group, members, pod_sets, priority)
     else:
         workload = composing.compose(job, pod_sets, priority)
-    made = tell(pods[-1], "CreatedWorkload", f"Created Workload: {key(workload)}")
+    made = _tell(pods[-1], "CreatedWorkload", f"Created Workload: {key(workload)}")
     steps.actions.append(Create(kind="Workload", obj=workload, then=(made,)))
 
 
@@ -237,7 +211,7 @@ def _open_gate(one: Json, workload: Json, world: World, steps: Steps, now: float
         return
     note = f"Admitted by clusterQueue {standing.cluster_queue(workload)}"
     patch = pod.start_patch(one, update)
-    steps.actions.append(patch_object("Pod", one, patch, tell(one, "Started", note)))
+    steps.actions.append(patch_object("Pod", one, patch, _tell(one, "Started", note)))
 
 
 # A group
@@ -255,13 +229,13 @@ def reconcile_group(namespace: str, group: str, world: World, now: float) -> Ste
         _close_group(pods, workload, steps)
     elif terminating(workload):
         _stop_all(pods, "WorkloadDeleted", "Workload is deleted", world, steps, now)
-        if not steps.actions and RESOURCE_IN_USE in finalizers(workload):
-            steps.actions.append(_free(workload))
+        if not steps.actions:
+            steps.actions += free("Workload", workload)
     elif (over := _outcome(pods, workload, now)) is not None:
         note = f"Workload '{key(workload)}' is declared finished"
         change = standing.finish(workload, "Succeeded", over, now)
         steps.actions.append(
-            patch_status("Workload", workload, change, tell(pods[0], "FinishedWorkload", note))
+            patch_status("Workload", workload, change, _tell(pods[0], "FinishedWorkload", note))
         )
     elif _adopt(pods, workload, steps):
         pass
@@ -283,16 +257,16 @@ def _compose_group(group: str, pods: list[Object], world: World, steps: Steps) -
     fast = podgroup.fast_admission(living)
     if len(living) < total and not fast:
         note = f"'{group}' group has fewer runnable pods than expected"
-        steps.actions.append(tell(living[-1], "ErrWorkloadCompose", note, warning=True, once=True))
+        steps.actions.append(_tell(living[-1], "ErrWorkloadCompose", note, warning=True, once=True))
         return
     for extra in living[total:] if total else []:
         note = f"Excess pod deleted in workload {group}"
-        steps.actions.append(delete_object("Pod", extra, tell(extra, "ExcessPodDeleted", note)))
+        steps.actions.append(delete_object("Pod", extra, _tell(extra, "ExcessPodDeleted", note)))
     members = living[:total] if total else living
     pod_sets = podgroup.group_pod_sets(members, total=total if fast else 0)
     if len(pod_sets) > podgroup.MAX_ROLES:
         note = f"pod group can't include more than {podgroup.MAX_ROLES} roles"
-        steps.actions.append(tell(living[-1], "ErrWorkloadCompose", note, warning=True, once=True))
+        steps.actions.append(_tell(living[-1], "ErrWorkloadCompose", note, warning=True, once=True))
         return
     _compose(members, pod_sets, group, world, steps)
 
@@ -300,8 +274,7 @@ def _compose_group(group: str, pods: list[Object], world: World, steps: Steps) -
 def _close_group(pods: list[Object], workload: Json, steps: Steps) -> None:
     for one in pods:
         steps.actions += let_go(one)
-    if RESOURCE_IN_USE in finalizers(workload):
-        steps.actions.append(_free(workload))
+    steps.actions += free("Workload", workload)
 
 
 def _past_grace(one: Json, now: float) -> bool:
@@ -341,12 +314,8 @@ def _adopt(pods: list[Object], workload: Json, steps: Steps) -> bool:
             composing.owner_reference({"apiVersion": "v1", "kind": "Pod", **one}, controls=False)
             for one in fresh
         ]
-        told = Tell(
-            about=about("Workload", workload),
-            reason="OwnerReferencesAdded",
-            note=f"Added {len(added)} owner reference(s)",
-            component=POD_CONTROLLER,
-        )
+        note = f"Added {len(added)} owner reference(s)"
+        told = tell("Workload", workload, POD_CONTROLLER, "OwnerReferencesAdded", note)
         body = {"metadata": {"ownerReferences": references + added}}
         steps.actions.append(patch_object("Workload", workload, body, told))
         return True

@@ -21,16 +21,13 @@ from makeway.kinds.metadata import (
     WORKLOAD,
 )
 from makeway.kinds.promises import CHECKPOINT_ON_TERM, EXTERNAL, PLACEMENT
-from makeway.kinds.serving.notice import LONGEST_NOTICE_S, SPARE_S
+from makeway.kinds.serving.notice import LONGEST_NOTICE_S
+from makeway.kube.arriving import API, PODS, Resources, resource_rules, unmanaged
 from makeway.kube.validation import validating_binding, validating_policies
+from makeway.model.workload import SAVE_MARGIN_S
 
 Object = dict[str, Any]
-Resources = tuple[tuple[str, str], ...]  # group and plural of each
 
-PODS: Final[Resources] = (("", "pods"),)
-DEPLOYMENTS: Final[Resources] = (("apps", "deployments"),)
-
-API: Final = "admissionregistration.k8s.io/v1"
 DEFAULT_QUEUE: Final = "default"
 
 _QUEUED: Final = (
@@ -90,13 +87,6 @@ def validation(namespace: str) -> list[Object]:
 def _outside(policy: Object, namespace: str) -> Object:
     policy["spec"]["matchConstraints"]["namespaceSelector"] = unmanaged(namespace)
     return policy
-
-
-def unmanaged(namespace: str) -> Object:
-    """All namespaces but those of the cluster itself and ours."""
-    excluded = ["kube-system", "kueue-system", namespace]
-    key = "kubernetes.io/metadata.name"
-    return {"matchExpressions": [{"key": key, "operator": "NotIn", "values": excluded}]}
 
 
 def _default_queue(name: str, resources: Resources, then: str) -> Object:
@@ -240,9 +230,7 @@ def _place_pods() -> Object:
 
 def _give_notice() -> Object:
     """Pods of a suspended Job are deleted by others, with the grace in their spec: make it long enough to save."""
-    asked = (
-        f"duration(object.metadata.annotations['{CHECKPOINT_ON_TERM}']).getSeconds() + {SPARE_S}"
-    )
+    asked = f"duration(object.metadata.annotations['{CHECKPOINT_ON_TERM}']).getSeconds() + {SAVE_MARGIN_S:.0f}"
     capped = f"({asked} > {LONGEST_NOTICE_S} ? {LONGEST_NOTICE_S} : {asked})"
     return _policy(
         "makeway-give-notice",
@@ -258,29 +246,13 @@ def _give_notice() -> Object:
     )
 
 
-def rules(resources: Resources, operations: tuple[str, ...] = ("CREATE",)) -> list[Object]:
-    """One rule for each group."""
-    groups: dict[str, list[str]] = {}
-    for group, plural in resources:
-        groups.setdefault(group, []).append(plural)
-    return [
-        {
-            "apiGroups": [group],
-            "apiVersions": ["*"],
-            "operations": list(operations),
-            "resources": plurals,
-        }
-        for group, plurals in groups.items()
-    ]
-
-
 def _policy(name: str, resources: Resources, conditions: dict[str, str], expression: str) -> Object:
     return {
         "apiVersion": API,
         "kind": "MutatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
-            "matchConstraints": {"resourceRules": rules(resources)},
+            "matchConstraints": {"resourceRules": resource_rules(resources)},
             "matchConditions": [
                 {"name": condition, "expression": said} for condition, said in conditions.items()
             ],

@@ -375,14 +375,16 @@ class Projection:
             checkpoint=checkpoint(*places),
             lowers_to=self._lowers_to(found, owner, read.pod_sets, min_pods(*places)),
             pod_priority=self._pod_priority(template),
-            # Whom Kueue admitted it also evicts, by its own rules.
-            protected=not self._world.queues_are_ours
-            or pod.protected(template)
-            or pod.protected(owner or {}),
+            protected=self._protected(template, owner),
             placement=self._placement(found),
             held_back=read.held_back or self._held_back(found, refused),
             finished=read.finished or bool(metadata(found).get("deletionTimestamp")),
         )
+
+    def _protected(self, template: Json, owner: Json | None) -> str:
+        if not self._world.queues_are_ours:
+            return "Kueue admitted it, and evicts by its own rules"
+        return pod.protected(template) or pod.protected(owner or {})
 
     def _held_back(self, found: Json, refused: str) -> str:
         if standing.has_quota(found):

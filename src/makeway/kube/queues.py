@@ -18,7 +18,12 @@ from makeway.kinds.metadata import (
     terminating,
 )
 from makeway.kube import standing
-from makeway.kube.actions import Steps, patch_object, patch_status
+from makeway.kube.actions import (
+    Steps,
+    free,
+    patch_object,
+    patch_status,
+)
 from makeway.kube.world import World
 from makeway.model.resources import amount_of, format_amount
 
@@ -30,10 +35,7 @@ def reconcile_cluster_queue(queue: Json, world: World, now: float) -> Steps:
     _guard("ClusterQueue", queue, steps)
     reserving = world.copy.by("workloads by cluster queue", name(queue))
     if terminating(queue) and not reserving and RESOURCE_IN_USE in finalizers(queue):
-        rest = [f for f in finalizers(queue) if f != RESOURCE_IN_USE]
-        steps.actions.append(
-            patch_object("ClusterQueue", queue, {"metadata": {"finalizers": rest or None}})
-        )
+        steps.actions += free("ClusterQueue", queue)
         return steps
     changed = Conditions(queue, now)
     changed.set("Active", *activity(queue, world))
@@ -237,12 +239,8 @@ def reconcile_used(kind: str, obj: Json, world: World) -> Steps:
     """A flavor, a check or a topology that is being deleted stays while somebody names it."""
     steps = Steps()
     _guard(kind, obj, steps)
-    if not terminating(obj) or RESOURCE_IN_USE not in finalizers(obj):
-        return steps
-    if name(obj) in _named(kind, world):
-        return steps
-    rest = [f for f in finalizers(obj) if f != RESOURCE_IN_USE]
-    steps.actions.append(patch_object(kind, obj, {"metadata": {"finalizers": rest or None}}))
+    if terminating(obj) and name(obj) not in _named(kind, world):
+        steps.actions += free(kind, obj)
     return steps
 
 

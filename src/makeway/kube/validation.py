@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kinds.metadata import (
     GROUP_NAME,
     GROUP_TOTAL,
@@ -18,11 +17,11 @@ from makeway.kinds.metadata import (
     PRIORITY_CLASS,
     QUEUE_NAME,
 )
+from makeway.kube.arriving import ALL_JOBS, API, JOBS, PODS, Resources, resource_rules
 
 Object = dict[str, Any]
 Rule = tuple[str, str]  # what has to be true, and what is said where it is not
 
-API: Final = "admissionregistration.k8s.io/v1"
 _SUBDOMAIN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _A_SUBDOMAIN: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters,"
@@ -34,13 +33,13 @@ _NUMBER: Final = "^[0-9]{1,9}$"
 
 def validating_policies() -> list[Object]:
     """With their bindings; the caller says which namespaces are left alone."""
-    resources = [(kind.group, kind.plural) for kind in JOB_KINDS.values()]
+    made, changed = ("CREATE",), ("UPDATE",)
     return [
-        _policy("makeway-check-queued-jobs", resources, ["CREATE", "UPDATE"], _names_of_jobs()),
-        _policy("makeway-check-partial-jobs", [("batch", "jobs")], ["CREATE"], [_parallelism()]),
-        _policy("makeway-keep-queue-of-jobs", [("batch", "jobs")], ["UPDATE"], _kept_by_jobs()),
-        _policy("makeway-check-queued-pods", [("", "pods")], ["CREATE"], _groups_of_pods()),
-        _policy("makeway-keep-queue-of-pods", [("", "pods")], ["UPDATE"], _kept_by_pods()),
+        _policy("makeway-check-queued-jobs", ALL_JOBS, made + changed, _names_of_jobs()),
+        _policy("makeway-check-partial-jobs", JOBS, made, [_parallelism()]),
+        _policy("makeway-keep-queue-of-jobs", JOBS, changed, _kept_by_jobs()),
+        _policy("makeway-check-queued-pods", PODS, made, _groups_of_pods()),
+        _policy("makeway-keep-queue-of-pods", PODS, changed, _kept_by_pods()),
     ]
 
 
@@ -169,27 +168,14 @@ def _invalid(field: str, key: str, why: str) -> str:
 
 
 def _policy(
-    name: str, resources: list[tuple[str, str]], operations: list[str], rules: list[Rule]
+    name: str, resources: Resources, operations: tuple[str, ...], rules: list[Rule]
 ) -> Object:
-    groups: dict[str, list[str]] = {}
-    for group, plural in resources:
-        groups.setdefault(group, []).append(plural)
     return {
         "apiVersion": API,
         "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": [group],
-                        "apiVersions": ["*"],
-                        "operations": operations,
-                        "resources": plurals,
-                    }
-                    for group, plurals in groups.items()
-                ]
-            },
+            "matchConstraints": {"resourceRules": resource_rules(resources, operations)},
             # A rule that cannot be evaluated is our mistake, and no reason to refuse anybody's work.
             "failurePolicy": "Ignore",
             "validations": [

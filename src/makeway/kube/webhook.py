@@ -33,11 +33,19 @@ from makeway.kinds.serving.notice import give_notice
 from makeway.kinds.serving.queueing import (
     DEFAULT_QUEUE,
     gate_queued_pod,
-    mark_template,
+    hand_queue_down,
     suspend_queued_job,
 )
+from makeway.kube.arriving import (
+    ALL_JOBS,
+    API,
+    DEPLOYMENTS,
+    PODS,
+    Resources,
+    resource_rules,
+    unmanaged,
+)
 from makeway.kube.endpoints import listening, parse_address
-from makeway.kube.policies import DEPLOYMENTS, PODS, Resources, rules, unmanaged
 from makeway.kube.resources import RESOURCES
 
 log = logging.getLogger(__name__)
@@ -76,13 +84,8 @@ def change(kind: str, obj: Object, context: Context) -> None:
         give_notice(obj)
     elif kind in JOB_KINDS:
         suspend_queued_job(obj, context, JOB_KINDS[kind].suspend_path)
-    elif kind == "LeaderWorkerSet":
-        form = obj["spec"].get("leaderWorkerTemplate") or {}
-        for field in ("leaderTemplate", "workerTemplate"):
-            if isinstance(form.get(field), dict):
-                mark_template(obj, form[field], GATED_KINDS[kind].parent)
     else:
-        mark_template(obj, obj["spec"]["template"], kind.lower())
+        hand_queue_down(kind, obj)
 
 
 def _place(pod: Object) -> None:
@@ -182,7 +185,6 @@ async def serve_webhook(listen: str, certificates: Path, webhook: Webhook) -> As
 
 def configuration(authority: bytes, where: Object, namespace: str) -> Object:
     """Two hooks: what names a queue waits for an answer, all other pods and jobs go on without."""
-    jobs: Resources = tuple((kind.group, kind.plural) for kind in JOB_KINDS.values())
     sets = [(kind.api_version.partition("/")[0], kind.plural) for kind in GATED_KINDS.values()]
     owners: Resources = (*DEPLOYMENTS, *sets)
     queued = {"key": QUEUE_NAME, "operator": "Exists"}
@@ -202,14 +204,15 @@ def configuration(authority: bytes, where: Object, namespace: str) -> Object:
             "admissionReviewVersions": ["v1"],
         }
 
-    everything = [*rules((*PODS, *jobs)), *rules(owners, ("CREATE", "UPDATE"))]
+    made = resource_rules((*PODS, *ALL_JOBS))
+    everything = [*made, *resource_rules(owners, ("CREATE", "UPDATE"))]
     return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
+        "apiVersion": API,
         "kind": "MutatingWebhookConfiguration",
         "metadata": {"name": "makeway"},
         "webhooks": [
             hook("queued", "Fail", "Exists", everything),
-            hook("others", "Ignore", "DoesNotExist", rules((*PODS, *jobs))),
+            hook("others", "Ignore", "DoesNotExist", made),
         ],
     }
 

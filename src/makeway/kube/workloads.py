@@ -16,10 +16,8 @@ from makeway.kinds import conditions
 from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import (
-    RESOURCE_IN_USE,
     Json,
     Object,
-    finalizers,
     key,
     owners,
     seconds,
@@ -35,8 +33,10 @@ from makeway.kube.actions import (
     Tell,
     about,
     delete_object,
+    free,
     patch_object,
     patch_status,
+    tell,
 )
 from makeway.kube.events import ADMISSION, POD_CONTROLLER, WORKLOAD_CONTROLLER
 from makeway.kube.queues import activity
@@ -48,12 +48,9 @@ DEFAULT_PODS_READY_S: Final = 1800.0
 def reconcile(workload: Json, world: World, now: float) -> Steps:
     steps = Steps()
     if standing.finished(workload) or terminating(workload):
-        if not world.owner_exists(workload) and RESOURCE_IN_USE in finalizers(workload):
-            rest = [f for f in finalizers(workload) if f != RESOURCE_IN_USE]
-            steps.actions.append(
-                patch_object("Workload", workload, {"metadata": {"finalizers": rest or None}})
-            )
-        elif not terminating(workload):
+        if not world.owner_exists(workload):
+            steps.actions += free("Workload", workload)
+        if not steps.actions and not terminating(workload):
             _retained(workload, world, steps, now)
         return steps
     for check in (
@@ -86,18 +83,12 @@ def _retained(workload: Json, world: World, steps: Steps, now: float) -> None:
     if now < due:
         steps.look_again(due)
         return
-    told = tell(workload, "Deleted", "Deleted finished workload due to elapsed retention")
+    told = _tell(workload, "Deleted", "Deleted finished workload due to elapsed retention")
     steps.actions.append(delete_object("Workload", workload, told))
 
 
-def tell(workload: Json, reason: str, note: str, *, warning: bool = False) -> Tell:
-    return Tell(
-        about=about("Workload", workload),
-        type="Warning" if warning else "Normal",
-        reason=reason,
-        note=note,
-        component=WORKLOAD_CONTROLLER,
-    )
+def _tell(workload: Json, reason: str, note: str, *, warning: bool = False) -> Tell:
+    return tell("Workload", workload, WORKLOAD_CONTROLLER, reason, note, warning=warning)
 
 
 def evict(
@@ -114,7 +105,7 @@ def evict(
     if not standing.has_quota(workload):
         return patch_status("Workload", workload, change)  # it held nothing: nobody is told
     return patch_status(
-        "Workload", workload, change, tell(workload, f"EvictedDueTo{reason}", message)
+        "Workload", workload, change, _tell(workload, f"EvictedDueTo{reason}", message)
     )
 
 
@@ -231,7 +222,7 @@ def _reject(workload: Json, rejected: list[Object], now: float) -> Patch | None:
     if conditions.is_true(workload, standing.DEACTIVATION_TARGET):
         return _switch_off(workload) if standing.active(workload) else None
     change = standing.deactivation_target(workload, "AdmissionCheck", message, now)
-    told = tell(workload, "AdmissionCheckRejected", f"Deactivated due to {message}", warning=True)
+    told = _tell(workload, "AdmissionCheckRejected", f"Deactivated due to {message}", warning=True)
     return patch_status("Workload", workload, change, told)
 
 
@@ -384,7 +375,7 @@ def _too_long(workload: Json, _world: World, steps: Steps, now: float) -> Patch 
         workload, "MaximumExecutionTimeExceeded", "exceeding the maximum execution time", now
     )
     note = f"The maximum execution time ({limit}s) exceeded"
-    told = tell(workload, "MaximumExecutionTimeExceeded", note, warning=True)
+    told = _tell(workload, "MaximumExecutionTimeExceeded", note, warning=True)
     return patch_status("Workload", workload, change, told)
 
 

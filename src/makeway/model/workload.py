@@ -97,6 +97,9 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     gives_up_surplus: bool = False  # pods above the minimum can be taken one by one
 
 
+SAVE_MARGIN_S = 5.0  # of notice, on top of the time that a program says it needs to save
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What the owner said, or what was measured, about saving and restarting. Seconds."""
 

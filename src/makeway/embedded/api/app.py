@@ -65,7 +65,7 @@ class App:
         self._subresources.stopping = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
+        if scope["type"] in ("websocket", "spdy"):
             await self._talk(scope, receive, send)
             return
         if scope["type"] != "http":
@@ -90,7 +90,7 @@ class App:
             await answer.send(send, request.warnings)
 
     async def _talk(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket: a command in a pod, or a look at what it writes."""
+        """More than an answer: a command in a pod, a look at what it writes, its ports."""
         try:
             self._ask_for_token(dict(scope["headers"]))
             target = self._resolve(scope["path"])
@@ -245,8 +245,11 @@ class App:
 
     async def _list(self, request: Request, target: Target) -> Answer:
         selection = self._selection(request, target)
-        found, metadata = await read_page(self.store, target.kind, selection, request)
-        return Answer(self._form(request, target).many(found, metadata))
+        form = self._form(request, target)
+        found, metadata = await read_page(
+            self.store, target.kind, selection, request, table=bool(form.table)
+        )
+        return Answer(await form.many(found, metadata))
 
     async def _watch(self, request: Request, send: Send, target: Target) -> None:
         selection = self._selection(request, target)
@@ -333,7 +336,9 @@ class App:
         last = [self.objects.delete(target.kind, entry, options, context)[0] for entry in found]
         await self.store.committed(self.store.version)
         return Answer(
-            self._form(request, target).many(last, {"resourceVersion": str(self.store.version)})
+            await self._form(request, target).many(
+                last, {"resourceVersion": str(self.store.version)}
+            )
         )
 
 

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from makeway.control.clock import timestamp
 from makeway.embedded.api import ownership
@@ -24,13 +23,11 @@ from makeway.kinds.serving.quantity import NotAQuantityError
 from makeway.kinds.serving.refusal import (
     Cause,
     Obj,
-    Refusal,
     already_exists,
     bad_request,
     conflict,
     forbidden,
     invalid,
-    invalid_value,
     not_found,
 )
 from makeway.kinds.serving.registry import Registry
@@ -500,7 +497,3 @@ def _new_generation(kind: Kind, old: Obj, new: Obj) -> bool:
     return {k: v for k, v in old.items() if k not in ignored} != {
         k: v for k, v in new.items() if k not in ignored
     }
-
-
-def field_refusal(kind: Kind, name: str, field: str, value: Any, why: str) -> Refusal:
-    return invalid(kind.kind, kind.group, name, [invalid_value(field, value, why)])

@@ -1,6 +1,5 @@
-"""`kubectl exec`, `cp` and `attach`: a WebSocket with numbered channels, and a process beside the container's own.
+"""`kubectl exec`, `cp` and `attach`: numbered channels to the client, and a process beside the container's own.
 
-Frames begin with a channel: 0 in, 1 out, 2 errors, 3 the outcome as a Status, 4 the size of the terminal, 255 closes a channel.
 Pods of this machine are plain processes, so a command runs with the variables, the directory and the user that the container's
 process has, as `pods/<uid>/containers/<name>/<run>/spec.json` in the home remembers them. Attaching shows what is logged from now on.
 """
@@ -19,17 +18,25 @@ import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import parse_qsl
 
 import msgspec
 
+from makeway.embedded.api.channels import (
+    CLOSE,
+    RESIZE,
+    STDERR,
+    STDIN,
+    STDOUT,
+    Asked,
+    Channels,
+    open_channels,
+    read_question,
+)
 from makeway.embedded.api.http import Receive, Scope, Send, encode
 from makeway.embedded.api.logs import chosen_container, log_path, read_more, text_of
 from makeway.kinds.serving.columns import at
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
 
-PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
-STDIN, STDOUT, STDERR, OUTCOME, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255
 CHUNK: Final = 32 * 1024
 POLL_S: Final = 0.1
 
@@ -43,32 +50,6 @@ class Where(msgspec.Struct, frozen=True):
     gid: int | None = None
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    command: tuple[str, ...]
-    container: str
-    stdin: bool
-    stdout: bool
-    stderr: bool
-    tty: bool
-
-
-def read_question(scope: Scope) -> Asked:
-    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    said = dict(pairs)
-
-    def flag(name: str) -> bool:
-        return said.get(name, "").lower() in ("true", "1")
-
-    return Asked(
-        command=tuple(value for key, value in pairs if key == "command"),
-        container=said.get("container", ""),
-        stdin=flag("stdin"),
-        stdout=flag("stdout"),
-        stderr=flag("stderr"),
-        tty=flag("tty"),
-    )
-
-
 def where_it_runs(home: Path, pod: Obj, container: str) -> Where:
     """Of the newest run of a container that is alive."""
     name = pod["metadata"]["name"]
@@ -78,45 +59,21 @@ def where_it_runs(home: Path, pod: Obj, container: str) -> Where:
     runs = home / "pods" / pod["metadata"]["uid"] / "containers" / container
     numbers = [int(run.name) for run in runs.glob("*") if run.name.isdigit()]
     if not numbers:
-        node = at(pod, "spec", "nodeName") or "no node"
-        why = f'container "{container}" of pod "{name}" has no process on this machine ({node})'
-        raise bad_request(f"{why}: pods of pretended nodes run nothing")
+        raise _nothing_runs(f'container "{container}" of pod "{name}"', pod)
     spec = runs / str(max(numbers)) / "spec.json"
     return msgspec.json.decode(spec.read_bytes(), type=Where)
 
 
-class Channels:
-    """The WebSocket as kubectl speaks it."""
+def check_runs_here(home: Path, pod: Obj) -> None:
+    if not (home / "pods" / pod["metadata"]["uid"]).exists():
+        raise _nothing_runs(f'pod "{pod["metadata"]["name"]}"', pod)
 
-    def __init__(self, receive: Receive, send: Send) -> None:
-        self._receive = receive
-        self._send = send
 
-    async def accept(self, scope: Scope) -> None:
-        await self._receive()  # websocket.connect
-        offered = scope.get("subprotocols") or []
-        chosen = next((p for p in PROTOCOLS if p in offered), None)
-        if chosen is None:
-            raise bad_request(f"unable to upgrade: none of {', '.join(PROTOCOLS)} was offered")
-        await self._send({"type": "websocket.accept", "subprotocol": chosen})
-
-    async def write(self, channel: int, content: bytes) -> None:
-        await self._send({"type": "websocket.send", "bytes": bytes([channel]) + content})
-
-    async def read(self) -> tuple[int, bytes] | None:
-        """A channel and its bytes; None when the client has gone."""
-        while True:
-            message = await self._receive()
-            if message["type"] != "websocket.receive":
-                return None
-            content = message.get("bytes") or (message.get("text") or "").encode()
-            if content:
-                return content[0], content[1:]
-
-    async def end(self, outcome: Obj) -> None:
-        with contextlib.suppress(OSError, RuntimeError):
-            await self.write(OUTCOME, encode(outcome))
-            await self._send({"type": "websocket.close", "code": 1000})
+def _nothing_runs(what: str, pod: Obj) -> Refusal:
+    node = at(pod, "spec", "nodeName") or "no node"
+    return bad_request(
+        f"{what} has no process on this machine ({node}): pods of pretended nodes run nothing"
+    )
 
 
 def outcome_of(code: int) -> Obj:
@@ -139,8 +96,7 @@ async def execute(scope: Scope, receive: Receive, send: Send, home: Path, pod: O
         raise bad_request("you must specify at least one command for the container")
     container = chosen_container(pod, asked.container)
     where = where_it_runs(home, pod, container)
-    channels = Channels(receive, send)
-    await channels.accept(scope)
+    channels = await open_channels(scope, receive, send, asked)
     process = await _Command.start(asked, where)
     if process is None:
         await channels.end(_cannot_run(asked.command[0]))
@@ -209,6 +165,8 @@ class _Command:
             if speaking.done():
                 speaking.result()
                 code = await self._process.wait()
+                listening.cancel()  # the goodbye listens to the client itself
+                await asyncio.gather(listening, return_exceptions=True)
                 await channels.end(outcome_of(code))
         finally:
             for task in (listening, speaking):
@@ -305,11 +263,11 @@ async def attach(
     more_to_come: Callable[[str], bool],
 ) -> None:
     """What a container writes from now on, until it ends; nobody can write to it."""
-    container = chosen_container(pod, read_question(scope).container)
+    asked = read_question(scope)
+    container = chosen_container(pod, asked.container)
     path = log_path(home, pod["metadata"]["uid"], container)
     offset = path.stat().st_size if path.exists() else 0
-    channels = Channels(receive, send)
-    await channels.accept(scope)
+    channels = await open_channels(scope, receive, send, asked)
     gone = asyncio.create_task(_until_gone(channels))
     try:
         while not gone.done():
@@ -318,6 +276,8 @@ async def attach(
             if content:
                 await channels.write(STDOUT, text_of(content))
             elif ended:
+                gone.cancel()
+                await asyncio.gather(gone, return_exceptions=True)
                 await channels.end(outcome_of(0))
                 return
             else:

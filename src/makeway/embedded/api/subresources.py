@@ -14,7 +14,8 @@ from makeway.embedded.api.http import Answer, Receive, Request, Scope, Send, enc
 from makeway.embedded.api.logs import serve_log
 from makeway.embedded.api.objects import DeleteOptions, Objects
 from makeway.embedded.api.patch import json_patch, merge_patch
-from makeway.embedded.api.sessions import attach, execute
+from makeway.embedded.api.portforward import forward
+from makeway.embedded.api.sessions import attach, check_runs_here, execute
 from makeway.embedded.api.target import Target
 from makeway.embedded.api.tokens import Tokens, request_causes
 from makeway.embedded.store import Entry
@@ -61,10 +62,8 @@ class Subresources:
                 return await self._debug(request, target, now)
             case "serviceaccounts", "token", "POST":
                 return await self._issue_token(request, target, now)
-            case "pods", "exec" | "attach", _:
-                raise bad_request(
-                    f"{target.subresource} needs a WebSocket (kubectl 1.30 or later); SPDY is not served"
-                )
+            case "pods", "exec" | "attach" | "portforward", _:
+                raise bad_request("Upgrade request required")
             case "namespaces", "finalize", "PUT":
                 return await self._finalize(request, target, now)
             case _, "scale", _ if target.kind.scale:
@@ -81,16 +80,22 @@ class Subresources:
         return json_answer(self._tokens.issue(account, asked, now), 201)
 
     async def talk(self, scope: Scope, receive: Receive, send: Send, target: Target) -> None:
-        """What is spoken over a WebSocket."""
-        if target.kind.resource != "pods" or target.subresource not in ("exec", "attach"):
+        """What is spoken over a WebSocket or SPDY."""
+        if target.kind.resource != "pods":
             raise Refusal(404, "NotFound", _NO_SUCH)
         entry = self._objects.existing(target.kind, target.namespace, target.name)
         pod = entry.decode()
-        if target.subresource == "exec":
-            await execute(scope, receive, send, self._home, pod)
-        else:
-            more = self._may_write(target, entry)
-            await attach(scope, receive, send, self._home, pod, more)
+        match target.subresource:
+            case "exec":
+                await execute(scope, receive, send, self._home, pod)
+            case "attach":
+                more = self._may_write(target, entry)
+                await attach(scope, receive, send, self._home, pod, more)
+            case "portforward":
+                check_runs_here(self._home, pod)
+                await forward(scope, receive, send, pod)
+            case _:
+                raise Refusal(404, "NotFound", _NO_SUCH)
 
     def _may_write(self, target: Target, entry: Entry) -> Callable[[str], bool]:
         """Whether a container of the pod may still write to its log: it lives, and the server goes

@@ -26,6 +26,7 @@ from makeway.embedded.objects import (
 )
 from makeway.embedded.workqueue import WorkQueue
 from makeway.kinds.labels import read_selector
+from makeway.model.selectors import LabelSelector
 
 # Pods come and go in numbers; one status for many changes.
 GATHER_S = 0.02
@@ -143,32 +144,40 @@ class BudgetKeeper:
         self._budgets, self._pods = budgets, pods
         self._applier, self._size_of, self._now = applier, size_of, now
         self._queue = WorkQueue("disruption-controller", workers=4)
-        budgets.listen(lambda _, budget: self._queue.add(_key(budget)))
+        # Read once for each budget: every pod is held against all of them.
+        self._covered: dict[tuple[str, str], LabelSelector | None] = {}
+        budgets.listen(self._on_budget)
         pods.listen(self._on_pod)
 
     async def run(self) -> None:
         await self._queue.run(self._look)
 
+    def _on_budget(self, event: str, budget: Object) -> None:
+        if event == "DELETED":
+            self._covered.pop(_key(budget), None)
+        else:
+            self._covered[_key(budget)] = read_selector(budget["spec"].get("selector"))
+        self._queue.add(_key(budget))
+
     def _on_pod(self, _: str, pod: Object) -> None:
-        for budget in self._budgets.all():
-            if _covers(budget, pod):
-                self._queue.add_in(_key(budget), GATHER_S)
+        for key in self._covered:
+            if self._covers(key, pod):
+                self._queue.add_in(key, GATHER_S)
 
     async def _look(self, key: Hashable) -> None:
         assert isinstance(key, tuple)
         budget = self._budgets.objects.get(key)
         if budget is None or deleted(budget):
             return
-        covered = [pod for pod in self._pods.all() if _covers(budget, pod)]
+        covered = [pod for pod in self._pods.all() if self._covers(key, pod)]
         await self._applier.apply(reconcile(budget, covered, self._size_of, self._now()))
 
-
-def _covers(budget: Object, pod: Object) -> bool:
-    """None is no pods, an empty selector is all of the namespace; what has ended needs no budget."""
-    if namespace_of(pod) != namespace_of(budget) or phase(pod) in ("Succeeded", "Failed"):
-        return False
-    selector = read_selector(budget["spec"].get("selector"))
-    return selector is not None and selector.matches(pod["metadata"].get("labels") or {})
+    def _covers(self, key: tuple[str, str], pod: Object) -> bool:
+        """None is no pods, an empty selector is all of the namespace; what has ended needs no budget."""
+        if namespace_of(pod) != key[0] or phase(pod) in ("Succeeded", "Failed"):
+            return False
+        selector = self._covered.get(key)
+        return selector is not None and selector.matches(pod["metadata"].get("labels") or {})
 
 
 def _key(obj: Object) -> tuple[str, str]:

@@ -25,6 +25,7 @@ from makeway.embedded.controllers.plan import (
 )
 from makeway.embedded.objects import (
     active,
+    among,
     deleted,
     name_of,
     phase,
@@ -97,7 +98,7 @@ class _Look:
     # Outcome
 
     def _judge(self) -> bool:
-        if any(c["type"] == "Suspended" and c["status"] == "True" for c in self.conditions):
+        if among(self.conditions, "Suspended"):
             message = f"{self._title} is resumed."
             self._set("Suspended", f"{self.kind.kind}Resumed", message, status="False")
         failed = sorted(name for name, pod in self.pods.items() if self._lost_for_good(pod))
@@ -153,7 +154,7 @@ class _Look:
         ]
 
     def _suspend(self) -> None:
-        if any(c["type"] == "Suspended" and c["status"] == "True" for c in self.conditions):
+        if among(self.conditions, "Suspended"):
             return
         reason, message = f"{self.kind.kind}Suspended", f"{self._title} is suspended."
         if any(c["type"] == "Running" for c in self.conditions):
@@ -236,7 +237,7 @@ class _Look:
         status: Object = {"conditions": self.conditions, "replicaStatuses": counts}
         if started is not None:
             status["startTime"] = started
-        if any(c["type"] == "Succeeded" and c["status"] == "True" for c in self.conditions):
+        if among(self.conditions, "Succeeded"):
             status["completionTime"] = self.old.get("completionTime") or timestamp(self.now)
         body = merge_patch(self.old, status)
         return [Patch(self.resource, self.owner, {"status": body}, "status")] if body else []

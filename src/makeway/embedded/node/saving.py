@@ -8,21 +8,21 @@ from pathlib import Path
 
 from makeway.client import ApiError
 from makeway.client.resource import PODS, Object
-from makeway.control.clock import parse_timestamp, timestamp
+from makeway.control.clock import timestamp
 from makeway.embedded.node.host import Host
 from makeway.embedded.node.launch import checkpoint_file
 from makeway.embedded.objects import name_of, namespace_of
 from makeway.errors import UserError
+from makeway.kinds.promises import LAST_CHECKPOINT, last_checkpoint
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_POLL_S = 0.5
-LAST_CHECKPOINT = "makeway.dev/last-checkpoint"
 
 
 async def watch_checkpoints(host: Host, pod: Object, folder: Path) -> None:
     """Until cancelled."""
-    seen = _saved_at(pod)
+    seen = last_checkpoint(pod)
     while True:
         await asyncio.sleep(CHECKPOINT_POLL_S)
         try:
@@ -40,11 +40,3 @@ async def _announce(host: Host, pod: Object, saved: float) -> None:
         await host.client.patch(PODS, name_of(pod), body, namespace_of(pod))
     except (ApiError, UserError) as error:
         log.warning("%s: checkpoint not announced: %s", name_of(pod), error)
-
-
-def _saved_at(pod: Object) -> float:
-    text = (pod["metadata"].get("annotations") or {}).get(LAST_CHECKPOINT)
-    try:
-        return parse_timestamp(text) if text else 0.0
-    except ValueError:
-        return 0.0

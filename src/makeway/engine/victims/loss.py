@@ -11,7 +11,13 @@ from functools import lru_cache
 from statistics import median
 
 from makeway.model.resources import CPU, FrozenAmounts, is_accelerator
-from makeway.model.workload import Checkpoint, Pod, PodShape, Workload
+from makeway.model.workload import (
+    SAVE_MARGIN_S,
+    Checkpoint,
+    Pod,
+    PodShape,
+    Workload,
+)
 
 CORES_PER_GPU = 16.0  # a core is worth a 16th of a GPU unless configured otherwise
 _ENOUGH_TO_BELIEVE = 3
@@ -72,7 +78,9 @@ def notice_of(workload: Workload, pods: Iterable[Pod], max_notice_s: float = 360
     for pod in pods:
         saves = _facts(workload, pod).on_term_s
         longest = max(
-            longest, pod.grace_s, min(saves + 5, max_notice_s) if saves is not None else 0.0
+            longest,
+            pod.grace_s,
+            min(saves + SAVE_MARGIN_S, max_notice_s) if saves is not None else 0.0,
         )
     return longest
 

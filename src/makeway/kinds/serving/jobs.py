@@ -7,7 +7,6 @@ as Kueue's webhooks do it; one that cannot be suspended hands its queue down to 
 from __future__ import annotations
 
 from makeway.kinds.frameworks import JOB_KINDS
-from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.queued import QueuedKind
 from makeway.kinds.serving.columns import (
     AGE,
@@ -23,7 +22,7 @@ from makeway.kinds.serving.job_schemas import definition_name
 from makeway.kinds.serving.kind import Context, Kind, Rules, Scale, Version
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
 from makeway.kinds.serving.queueing import (
-    mark_template,
+    hand_queue_down,
     queued_job_causes,
     refuse_queue_change_of_job,
     suspend_queued_job,
@@ -84,16 +83,10 @@ class LeaderWorkerSetRules(Rules):
             form.setdefault("restartPolicy", "RecreateGroupOnPodRestart")
 
     def create(self, obj: Obj, context: Context) -> None:
-        self._hand_down(obj)
+        hand_queue_down("LeaderWorkerSet", obj)
 
     def update(self, new: Obj, old: Obj, context: Context) -> None:
-        self._hand_down(new)
-
-    def _hand_down(self, obj: Obj) -> None:
-        form = obj["spec"].get("leaderWorkerTemplate") or {}
-        for field in ("leaderTemplate", "workerTemplate"):
-            if isinstance(form.get(field), dict):
-                mark_template(obj, form[field], GATED_KINDS["LeaderWorkerSet"].parent)
+        hand_queue_down("LeaderWorkerSet", new)
 
     def validate(self, obj: Obj) -> list[Cause]:
         causes = metadata_causes(obj, subdomain_problems)

@@ -142,6 +142,7 @@ def _core() -> tuple[Kind, ...]:
                 ("log", "Pod", ("get",)),
                 ("exec", "PodExecOptions", ("create", "get")),
                 ("attach", "PodAttachOptions", ("create", "get")),
+                ("portforward", "PodPortForwardOptions", ("create", "get")),
                 ("ephemeralcontainers", "Pod", ("get", "patch", "update")),
             ),
             fields={

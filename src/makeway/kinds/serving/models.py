@@ -9,7 +9,6 @@ from makeway.kinds.serving.structure import structural_causes
 
 _SCHEMES = ("hf://", "pvc://", "ollama://", "s3://", "gs://", "oss://")
 _CACHED_ONLY = ("gs://", "oss://")
-_ADAPTER_SCHEMES = ("hf://", "s3://", "gs://", "oss://")
 
 
 class ModelRules(Rules):

@@ -7,22 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from makeway.kinds.durations import read_duration
-from makeway.kinds.promises import CHECKPOINT_ON_TERM
+from makeway.kinds.pod import notice_s
 from makeway.kinds.serving.refusal import Obj
 
-SPARE_S: Final = 5
 # Longest time that a pod may ask for: the default of `maxNotice`.
 LONGEST_NOTICE_S: Final = 600
-USUAL_GRACE_S: Final = 30
 
 
 def give_notice(pod: Obj) -> None:
-    said = (pod["metadata"].get("annotations") or {}).get(CHECKPOINT_ON_TERM)
-    try:
-        needed = min(int(read_duration(said)) + SPARE_S, LONGEST_NOTICE_S) if said else 0
-    except ValueError:
-        return
-    spec = pod["spec"]
-    if needed > spec.get("terminationGracePeriodSeconds", USUAL_GRACE_S):
-        spec["terminationGracePeriodSeconds"] = needed
+    needed = notice_s(pod, LONGEST_NOTICE_S)
+    if needed is not None:
+        pod["spec"]["terminationGracePeriodSeconds"] = needed

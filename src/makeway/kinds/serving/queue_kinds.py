@@ -215,27 +215,24 @@ def _kueue() -> tuple[Kind, ...]:
     )
 
 
+def _pod_group(group: str, definitions: str) -> Kind:
+    """Koordinator's and scheduler-plugins', which are alike."""
+    return Kind(
+        group,
+        "PodGroup",
+        "podgroups",
+        (Version("v1alpha1", f"{definitions}.v1alpha1.PodGroup"),),
+        short_names=("pg", "pgs"),
+        status=True,
+        builtin=False,
+    )
+
+
 def _gangs() -> tuple[Kind, ...]:
     scheduling = "io.k8s.api.scheduling"
     return (
-        Kind(
-            "scheduling.sigs.k8s.io",
-            "PodGroup",
-            "podgroups",
-            (Version("v1alpha1", "io.k8s.sigs.scheduling.v1alpha1.PodGroup"),),
-            short_names=("pg", "pgs"),
-            status=True,
-            builtin=False,
-        ),
-        Kind(
-            "scheduling.x-k8s.io",
-            "PodGroup",
-            "podgroups",
-            (Version("v1alpha1", "io.x-k8s.scheduling.v1alpha1.PodGroup"),),
-            short_names=("pg", "pgs"),
-            status=True,
-            builtin=False,
-        ),
+        _pod_group("scheduling.sigs.k8s.io", "io.k8s.sigs.scheduling"),
+        _pod_group("scheduling.x-k8s.io", "io.x-k8s.scheduling"),
         Kind(
             "scheduling.k8s.io",
             "PodGroup",

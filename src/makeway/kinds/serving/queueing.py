@@ -158,11 +158,22 @@ def refuse_queue_change_of_job(
         raise webhook_denied(webhook, causes)
 
 
-def mark_template(owner: Obj, template: Obj, parent: str) -> None:
-    """Hand the queue and the priority class of an owner down to the pods that are made of a template."""
-    labels = _labels(owner)
-    if not labels.get(QUEUE_NAME):
+def hand_queue_down(kind: str, owner: Obj) -> None:
+    """Owners that cannot be suspended hand their queue and priority class down to the pods that are made of their templates."""
+    if not _labels(owner).get(QUEUE_NAME):
         return
+    spec = owner["spec"]
+    templates = [spec.get("template")]
+    if kind == "LeaderWorkerSet":
+        form = spec.get("leaderWorkerTemplate") or {}
+        templates = [form.get("leaderTemplate"), form.get("workerTemplate")]
+    for template in templates:
+        if isinstance(template, dict):
+            _mark_template(owner, template, kind.lower())
+
+
+def _mark_template(owner: Obj, template: Obj, parent: str) -> None:
+    labels = _labels(owner)
     if not isinstance(template.get("metadata"), dict):
         template["metadata"] = {}
     metadata = template["metadata"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
-from makeway.kinds.serving.queueing import mark_template
+from makeway.kinds.serving.queueing import hand_queue_down
 from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required
 from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
@@ -17,7 +17,7 @@ class _TemplateRules(Rules):
     """What the four have in common: a selector, a template, and that they agree."""
 
     replicated = True
-    parent = ""  # the word that Kueue writes on the template
+    queues_as = ""  # the kind, where its pods may queue
 
     def default(self, obj: Obj) -> None:
         spec = obj.setdefault("spec", {})
@@ -35,8 +35,8 @@ class _TemplateRules(Rules):
         self._pass_queue_to_template(new)
 
     def _pass_queue_to_template(self, obj: Obj) -> None:
-        if self.parent:
-            mark_template(obj, obj["spec"]["template"], self.parent)
+        if self.queues_as:
+            hand_queue_down(self.queues_as, obj)
 
     def validate(self, obj: Obj) -> list[Cause]:
         spec = obj["spec"]
@@ -89,7 +89,7 @@ def selector_matches(selector: Obj, labels: dict[str, Any]) -> bool:
 
 
 class DeploymentRules(_TemplateRules):
-    parent = "deployment"
+    queues_as = "Deployment"
 
     def default(self, obj: Obj) -> None:
         super().default(obj)
@@ -109,7 +109,7 @@ class ReplicaSetRules(_TemplateRules):
 
 
 class StatefulSetRules(_TemplateRules):
-    parent = "statefulset"
+    queues_as = "StatefulSet"
 
     def default(self, obj: Obj) -> None:
         super().default(obj)
