@@ -67,6 +67,9 @@ class PodShape(msgspec.Struct, frozen=True, kw_only=True):
     volume_terms: tuple[
         tuple[NodeTerm, ...], ...
     ] = ()  # where bound volumes are: one OR-ed list each, all must hold
+    late_volume_terms: tuple[
+        tuple[NodeTerm, ...], ...
+    ] = ()  # where claims that are not bound yet can get their volumes, likewise
     blocked: str = (
         ""  # why no node can take it at all (an unbound claim, a resource claim), as a sentence
     )
