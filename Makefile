@@ -44,10 +44,14 @@ cluster: kubectl
 	@.venv/bin/python -m tools.control_plane
 
 # On a real API server: the walkthroughs, the install, the takeover and faults; what kube-scheduler would have done; a third of the recordings.
+CLUSTER_TESTS := tests/e2e/test_failover.py tests/differential tests/e2e/test_faults_on_cluster.py tests/e2e/test_cluster.py \
+  tests/e2e/test_living_with_others.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/kubectl/test_transcripts.py::test_the_recording_is_what_a_real_server_says
 test-cluster: kubectl
 	@.venv/bin/python -m tools.kube_binaries
-	@MAKEWAY_WHOLE_SUITE=1 .venv/bin/python -m pytest --backend kube -m "not slow" tests/e2e/test_cluster.py tests/e2e/test_seeds.py tests/e2e/test_walkthroughs.py tests/e2e/test_living_with_others.py tests/e2e/test_faults_on_cluster.py tests/e2e/test_failover.py tests/e2e/test_zz_rights.py
-	@.venv/bin/python -m pytest --backend kube -m "not slow" tests/differential tests/golden/test_on_cluster.py tests/kubectl
+	@audit=$$(mktemp -d) && trap 'rm -rf "$$audit"' EXIT && export MAKEWAY_AUDIT=$$audit && \
+	  .venv/bin/python -m pytest --backend kube -n 2 --dist worksteal -m "not slow" $(CLUSTER_TESTS) && \
+	  .venv/bin/python -m pytest --backend kube -n 0 tests/e2e/test_zz_rights.py
+	@.venv/bin/python -m pytest --backend kube -n 0 -m "not slow" tests/golden/test_on_cluster.py
 
 check: setup
 	.venv/bin/ruff format --check src tests bench tools

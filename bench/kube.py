@@ -51,6 +51,7 @@ class Result(msgspec.Struct):
     plain_s: float
     preempting_s: float
     cpu_s: float
+    server_cpu_s: float  # of the API server and etcd, while preempting
     writes: Counter[str]  # by kind, while preempting
 
     @property
@@ -61,7 +62,8 @@ class Result(msgspec.Struct):
         kinds = ", ".join(f"{n / self.nodes:.1f} {kind}" for kind, n in self.writes.most_common())
         return (
             f"  {self.scheduler:14} {self.nodes} nodes: plain {self.plain_s:.1f} s,"
-            f" preempting {self.preempting_s:.1f} s, CPU {self.cpu_s:.1f} s,"
+            f" preempting {self.preempting_s:.1f} s, CPU {self.cpu_s:.1f} s"
+            f" (the server's while preempting {self.server_cpu_s:.1f} s),"
             f" {self.writes_each:.1f} writes a preemption ({kinds})"
         )
 
@@ -80,13 +82,18 @@ async def measure(plane: ControlPlane, scheduler: str, nodes: int, cpu: Cpu) -> 
             plain_s = await watching.time("low", len(low), _create_all(client, low))
             before = await _all_written(plane, scheduler)
             high = [_pod(f"high-{n}", name, "high", str(VICTIMS)) for n in range(nodes)]
+            began_server = _server_cpu(plane)
             preempting_s = await watching.time("high", len(high), _create_all(client, high))
-            used = cpu() - began_cpu
+            used, used_by_server = cpu() - began_cpu, _server_cpu(plane) - began_server
             written = await _all_written(plane, scheduler) - before
-            return Result(scheduler, nodes, plain_s, preempting_s, used, written)
+            return Result(scheduler, nodes, plain_s, preempting_s, used, used_by_server, written)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+
+def _server_cpu(plane: ControlPlane) -> float:
+    return plane.cpu_seconds("kube-apiserver") + plane.cpu_seconds("etcd")
 
 
 async def _all_written(plane: ControlPlane, scheduler: str) -> Counter[str]:

@@ -13,6 +13,7 @@ import pytest
 
 from makeway.cli.demo import DEMOS
 from makeway.control.config import Makeway as Settings
+from makeway.control.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from makeway.model.reason import Kind
 
 ROOT = Path(__file__).parent.parent
@@ -57,6 +58,17 @@ def test_every_kind_of_reason_is_documented() -> None:
     page = reference("reasons.md")
 
     assert [kind for kind in get_args(Kind) if f"`{kind}`" not in page] == []
+
+
+def test_every_metric_is_in_the_reference() -> None:
+    page = reference("metrics.md")
+    for name, help_ in (
+        *COUNTERS.items(),
+        *GAUGES.items(),
+        *((n, h) for n, (h, _) in HISTOGRAMS.items()),
+    ):
+        assert f"| `{name}` |" in page, name
+        assert help_ in page, help_
 
 
 def test_every_setting_of_ours_is_documented() -> None:

@@ -71,10 +71,16 @@ class NotReadyError(Exception):
 class ControlPlane:
     """The running processes and where to reach them. `start` is the way to make one."""
 
-    def __init__(self, folder: Path, programs: Path, without_admission: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        programs: Path,
+        without_admission: str = "",
+        audit_log: Path | None = None,
+    ) -> None:
         self.folder = folder
         self._without_admission = without_admission
-        self.audit_log = folder / "audit.log"
+        self.audit_log = audit_log or folder / "audit.log"
         self.port = free_port()
         self._etcd_ports = (free_port(), free_port())
         self._programs = programs
@@ -93,10 +99,13 @@ class ControlPlane:
         scheduler: bool = False,
         folder: Path | None = None,
         without_admission: str = "",
+        audit_log: Path | None = None,
     ) -> Iterator[ControlPlane]:
-        """`without_admission` names admission plugins, with commas between them, that the API server is to leave out."""
+        """`without_admission` names admission plugins, with commas between them, that the API server is to leave out;
+        an `audit_log` of one's own stays.
+        """
         scratch = folder or Path(tempfile.mkdtemp(prefix="makeway-cluster-"))
-        plane = cls(scratch, binaries(tell_on_terminal), without_admission)
+        plane = cls(scratch, binaries(tell_on_terminal), without_admission, audit_log)
         plane._watch_over()
         try:
             plane.start_api()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
-from makeway.control.metrics import Metrics
+from makeway.control.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
 from makeway.engine.state import State
-from makeway.model.decision import Evict, Hold, Plan, Wait
+from makeway.model.decision import Admit, Evict, Hold, Plan, Wait
+from makeway.model.queue import QueueName
 from makeway.model.reason import Reason
-from makeway.model.workload import WorkloadId
+from makeway.model.workload import Admission, WorkloadId
+from makeway.testing import Harness
+from tests.control.kueue_metrics import FAMILIES
 
 LINE = re.compile(r'^[a-z_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [0-9.e+-]+$')
 
@@ -63,3 +66,62 @@ def test_who_leads_is_told() -> None:
     assert values(metrics)["makeway_leader"] == 0
     metrics.leads = True
     assert values(metrics)["makeway_leader"] == 1
+
+
+def admission(queue: str, *, reserved_at: float, admitted: bool) -> Admission:
+    return Admission(
+        queue=QueueName(queue), assignments=(), reserved_at=reserved_at, admitted=admitted
+    )
+
+
+def test_quota_and_admission_are_counted_when_each_comes(h: Harness) -> None:
+    h.submit("train")
+    (workload,) = h.state.workloads
+    metrics = Metrics(At())
+    reserved_at = h.now + 10
+    for at, admitted in ((reserved_at, False), (reserved_at + 30, True)):
+        given = admission("lab", reserved_at=reserved_at, admitted=admitted)
+        plan = Plan(decisions=(Admit(workload=workload, admission=given),))
+        metrics.note(h.state, plan, at)
+    found = values(metrics)
+    assert found['kueue_quota_reserved_workloads_total{cluster_queue="lab"}'] == 1
+    assert found['kueue_admitted_workloads_total{cluster_queue="lab"}'] == 1
+    waited = 'kueue_admission_wait_time_seconds_sum{cluster_queue="lab"}'
+    sooner = 'kueue_quota_reserved_wait_time_seconds_sum{cluster_queue="lab"}'
+    assert (round(found[sooner]), round(found[waited])) == (10, 40)
+
+
+def test_what_queues_own_and_have_given_out_is_told_in_kueues_units(h: Harness) -> None:
+    h.nodes(1, gpus=8)
+    h.queue("lab", gpus=8)
+    h.submit("train", queue="lab", gpus=6)
+    h.cycle()
+    metrics = Metrics(At())
+    metrics.note(h.state, Plan(), 10.0)
+    found = values(metrics)
+    gpus = [name for name in found if 'resource="nvidia.com/gpu"' in name]
+    told = {
+        name.partition("{")[0].removeprefix("kueue_cluster_queue_"): found[name] for name in gpus
+    }
+    assert told == {
+        "nominal_quota": 8,
+        "resource_reservation": 6,
+        "borrowing_limit": float("inf"),
+        "lending_limit": float("inf"),
+    }
+
+
+def test_what_has_a_name_of_kueues_is_one_of_its_families_with_its_labels(h: Harness) -> None:
+    h.nodes(1, gpus=8)
+    h.queue("lab", gpus=8)
+    h.submit("low", queue="lab", gpus=6)
+    plan = h.cycle()
+    metrics = Metrics(At())
+    metrics.note(h.state, plan or Plan(), 10.0)
+    named = [name for name in (*COUNTERS, *GAUGES, *HISTOGRAMS) if name.startswith("kueue_")]
+    assert set(named) <= FAMILIES.keys()
+    for line in metrics.text().splitlines():
+        family = re.sub(r"_(bucket|sum|count)(?=[{ ])", "", line).split("{")[0].split(" ")[0]
+        if family.startswith("kueue_"):
+            labels = set(re.findall(r'([a-z_]+)="', line)) - {"le"}
+            assert labels <= set(FAMILIES[family]), line

@@ -50,6 +50,7 @@ Object = dict[str, Any]
 
 BACKEND: Final = "MAKEWAY_BACKEND"
 WITHOUT_ADMISSION: Final = "MAKEWAY_WITHOUT_ADMISSION"  # plugins that the API server runs without
+AUDIT: Final = "MAKEWAY_AUDIT"  # a folder for the audit logs of all control planes of a run
 # An existing cluster is emptied before each test; whoever owns it has to agree by making this ConfigMap.
 CONSENT: Final = "makeway-tests-may-delete-everything"
 SYSTEM_NAMESPACES: Final = frozenset(
@@ -155,14 +156,23 @@ def control_plane() -> ControlPlane:
     if _Running.plane is None:
         stack = contextlib.ExitStack()
         without = os.environ.get(WITHOUT_ADMISSION, "")
-        _Running.plane = stack.enter_context(ControlPlane.start(without_admission=without))
+        kept = os.environ.get(AUDIT)
+        _Running.plane = stack.enter_context(
+            ControlPlane.start(
+                without_admission=without,
+                audit_log=Path(kept) / f"{os.getpid()}.log" if kept else None,
+            )
+        )
         atexit.register(stack.close)
     return _Running.plane
 
 
-def started() -> bool:
-    """Whether this process has a control plane of its own."""
-    return _Running.plane is not None
+def audit_logs() -> list[Path]:
+    """What was done so far: on the control plane of this process, or on all of a run that keeps them."""
+    kept = os.environ.get(AUDIT)
+    if kept:
+        return sorted(Path(kept).glob("*.log"))
+    return [_Running.plane.audit_log] if _Running.plane is not None else []
 
 
 @contextlib.asynccontextmanager

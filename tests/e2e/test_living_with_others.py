@@ -13,7 +13,7 @@ from makeway.client import Resource
 from makeway.client.resource import PODS
 from tests.e2e.backends import Kube, kube_available
 from tests.e2e.harness import Machine, Object, chosen_backend, machine
-from tests.e2e.test_cluster import NODE, QUEUE, changed, job, pod
+from tests.e2e.test_cluster import NODE, QUEUE, changed, count_running, job, pod
 
 pytestmark = [
     pytest.mark.kubectl,
@@ -96,6 +96,71 @@ async def test_a_volume_that_binds_late_is_told_the_node_and_waited_for() -> Non
         await box.until(runs, timeout_s=30, what="the pod runs once the volume is there")
         assert (await box.get("pod", "writes"))["spec"]["nodeName"] == chosen
         await box.kubectl("delete", "pv", "made-by-hand", "--wait=false")
+
+
+LOCAL_CLASS = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: local}
+provisioner: kubernetes.io/no-provisioner
+volumeBindingMode: WaitForFirstConsumer
+"""
+
+
+def local_claim(name: str) -> str:
+    claim = LATE_CLASS.partition("---")[2]
+    return claim.replace("name: data", f"name: {name}").replace("Name: late", "Name: local")
+
+
+def local_volume(name: str, node: str) -> str:
+    made = volume_on(node, {"metadata": {"name": "none", "uid": "none"}})
+    del made["spec"]["claimRef"], made["spec"]["hostPath"]
+    made["metadata"]["name"] = name
+    made["spec"] |= {"local": {"path": f"/disks/{name}"}, "storageClassName": "local"}
+    return json.dumps(made)
+
+
+async def test_who_claims_a_local_disk_runs_on_its_node() -> None:
+    """Two disks on the second and the third node: a pod and a queued job get one each, and a third waits."""
+    async with machine() as box:
+        node = NODE.replace("node-1,", "node-1, labels: {kubernetes.io/hostname: node-1},")
+        names = ("node-1", "node-2", "node-3")
+        await box.apply("---".join(node.replace("node-1", name) for name in names) + "---" + QUEUE)
+        await box.apply(LOCAL_CLASS)
+        for number in (2, 3):
+            await box.apply(local_volume(f"disk-{number}", f"node-{number}"))
+        for name in ("one", "two", "three"):
+            await box.apply(local_claim(name))
+
+        await box.apply(with_claim(pod("one"), "one"))
+        await box.settled()
+        asks = json.loads(with_claim(pod("two"), "two"))["spec"]["volumes"]
+        await box.apply(changed(job("two"), "spec", "template", "spec", "volumes", asks))
+
+        async def both_run() -> bool:
+            return await count_running(box.client, 2)
+
+        await box.until(both_run, timeout_s=30, what="both run on the nodes of their disks")
+        found = {p["spec"]["nodeName"] for p in await box.list("pods", "default")}
+        assert found == {"node-2", "node-3"}
+        for claim in ("one", "two"):
+            volume = (await box.get("pvc", claim))["spec"]["volumeName"]
+            assert volume in ("disk-2", "disk-3")
+
+        await box.apply(with_claim(pod("three"), "three"))
+        await box.settled()
+        waits = await box.get("pod", "three")
+        (said,) = [c for c in waits["status"]["conditions"] if c["type"] == "PodScheduled"]
+        assert said["message"].startswith(
+            "0/3 nodes are available: 3 node(s) didn't find available persistent volumes to bind."
+        )
+        await box.apply(local_volume("disk-1", "node-1"))
+
+        async def three_run() -> bool:
+            return await count_running(box.client, 3)
+
+        await box.until(three_run, timeout_s=30, what="a new disk is found")
+        assert (await box.get("pod", "three"))["spec"]["nodeName"] == "node-1"
 
 
 async def test_what_a_kubelet_refuses_is_placed_anew() -> None:

@@ -198,11 +198,7 @@ async def test_001_without_borrow_within_cohort_team_a_waits() -> None:
 
 
 async def sky_cluster(box: Machine) -> None:
-    await box.apply(
-        "apiVersion: v1\nkind: Node\nmetadata:\n  name: t4-node\n"
-        "  annotations: {kwok.x-k8s.io/node: fake}\n"
-        "status:\n  capacity: {cpu: '64', memory: 256Gi, nvidia.com/gpu: '4', pods: '110'}\n"
-    )
+    await box.apply((MANIFESTS / "002-node.yaml").read_text())
     await apply(box, "skypilot/queues.yaml")
 
 

@@ -1,6 +1,7 @@
-"""The shipped ClusterRole against what was done: the server's audit log of everything this run did before.
+"""The shipped ClusterRole against what was done: the servers' audit logs of everything that the suite did.
 
-Named to run last in its folder. Nothing may have been refused; and when the whole suite ran, every right was used.
+Named to run last in its folder. Nothing may have been refused; and when the whole suite ran and kept its logs (`make
+test-cluster`), every right was used.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from makeway.kinds.crds import custom_resource_definitions
 from makeway.kube.manifests import NAME, NAMESPACE, cluster_role, lease_role
 from makeway.kube.resources import RESOURCES
-from tests.e2e.backends import control_plane, started
+from tests.e2e.backends import AUDIT, audit_logs
 from tests.e2e.harness import chosen_backend
 
 pytestmark = pytest.mark.skipif(
@@ -45,7 +46,7 @@ Right = tuple[str, str, str]  # group, resource with subresource, verb
 
 
 def done() -> Iterator[tuple[Right, int]]:
-    for line in control_plane().audit_log.read_text().splitlines():
+    for line in (line for log in audit_logs() for line in log.read_text().splitlines()):
         entry = json.loads(line)
         about = entry.get("objectRef")
         if entry["user"]["username"] != WHO or not about or "resource" not in about:
@@ -68,7 +69,7 @@ def granted() -> set[Right]:
 
 
 def test_nothing_was_done_or_tried_outside_the_role() -> None:
-    if not started():
+    if not audit_logs():
         pytest.skip("nothing ran on the real API server before")
     # A server that was just started, or a role that is just being taken away, refuses what it grants otherwise.
     refused = {right for right, code in done() if code == 403}
@@ -77,8 +78,7 @@ def test_nothing_was_done_or_tried_outside_the_role() -> None:
 
 
 @pytest.mark.skipif(
-    not os.environ.get("MAKEWAY_WHOLE_SUITE"),
-    reason="only after the whole suite: make test-cluster",
+    not os.environ.get(AUDIT), reason="only after the whole suite: make test-cluster"
 )
 def test_every_right_was_used() -> None:
     used = {right for right, _ in done()}

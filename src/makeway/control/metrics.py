@@ -8,13 +8,17 @@ cycle; what stands now (who waits, who holds quota) is counted when somebody ask
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from makeway.control.ports import Clock
+from makeway.engine.fairness import share
+from makeway.engine.quota import QuotaNode
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Hold, Plan, Wait
-from makeway.model.workload import WorkloadId
+from makeway.model.queue import Queue, Quota
+from makeway.model.resources import CPU
+from makeway.model.workload import Admission, Workload, WorkloadId
 
 Labels = tuple[tuple[str, str], ...]
 Kind = Literal["counter", "gauge", "histogram"]
@@ -23,7 +27,8 @@ CYCLE_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
 COUNTERS: Final = {
     "kueue_admission_attempts_total": "Workloads decided on, by result.",
-    "kueue_admitted_workloads_total": "Workloads that were given quota, by queue.",
+    "kueue_quota_reserved_workloads_total": "Workloads that were given quota, by queue.",
+    "kueue_admitted_workloads_total": "Workloads that were admitted, by queue.",
     "kueue_evicted_workloads_total": "Workloads told to stop, by queue and reason.",
     "kueue_preempted_workloads_total": "Workloads told to stop for another, by the queue of the other.",
     "makeway_cycles_total": "Times that the whole cluster was decided on.",
@@ -36,12 +41,54 @@ COUNTERS: Final = {
 GAUGES: Final = {
     "kueue_pending_workloads": "Workloads in line, by queue; inadmissible ones wait for a change.",
     "kueue_reserving_active_workloads": "Workloads that hold quota, by queue.",
+    "kueue_admitted_active_workloads": "Workloads that are admitted and not over, by queue.",
     "kueue_cluster_queue_status": "1 for the state a queue is in.",
+    "kueue_cluster_queue_resource_reservation": "Quota that is reserved, by queue, flavor and resource.",
+    "kueue_cluster_queue_nominal_quota": "Quota that a queue owns.",
+    "kueue_cluster_queue_borrowing_limit": "How much a queue may borrow; +Inf where nothing limits it.",
+    "kueue_cluster_queue_lending_limit": "How much a queue may lend; +Inf where nothing limits it.",
+    "kueue_cluster_queue_weighted_share": "A queue's share of what it borrows, by its weight.",
+    "kueue_cohort_weighted_share": "A cohort's share of what it borrows, by its weight.",
     "makeway_holds": "Workloads for which room is kept while victims leave.",
     "makeway_nodes": "Nodes that are known.",
     "makeway_leader": "1 while this replica decides.",
     "makeway_beside_kueue": "1 while Kueue runs: queued work is Kueue's, and only nodes are decided here.",
 }
+# Waiting, in seconds, as Kueue counts it.
+WAITED_S: Final = (1.0, *(2.5 * 2**n for n in range(13)))
+HISTOGRAMS: Final = {
+    "makeway_cycle_seconds": ("How long deciding took.", CYCLE_S),
+    "kueue_quota_reserved_wait_time_seconds": (
+        "From being queued to having quota, by queue.",
+        WAITED_S,
+    ),
+    "kueue_admission_wait_time_seconds": (
+        "From being queued to being admitted, by queue.",
+        WAITED_S,
+    ),
+}
+
+
+class Histogram:
+    """How many were at most so much; and all of them together."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._slots = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._sum += value
+        over = len(self._bounds)
+        self._slots[next((i for i, most in enumerate(self._bounds) if value <= most), over)] += 1
+
+    def lines(self, name: str, labels: Labels) -> Iterator[str]:
+        total = 0
+        for most, count in zip((*self._bounds, "+Inf"), self._slots, strict=True):
+            total += count
+            yield f"{name}_bucket{_shown((*labels, ('le', str(most))))} {total}"
+        yield f"{name}_sum{_shown(labels)} {self._sum:.6f}"
+        yield f"{name}_count{_shown(labels)} {total}"
 
 
 class Metrics:
@@ -50,23 +97,21 @@ class Metrics:
         self.kueue_runs = False
         self._clock = clock
         self._counts: dict[tuple[str, Labels], float] = {}
-        self._slots = [0] * (len(CYCLE_S) + 1)
-        self._seconds = 0.0
+        self._times: dict[tuple[str, Labels], Histogram] = {}
         self._state: State | None = None
 
     def note(self, state: State, plan: Plan, began: float) -> None:
         """After each cycle; `began` is when it started."""
         self._state = state
         self._add("makeway_cycles_total")
-        took = max(0.0, self._clock.now() - began)
-        self._seconds += took
-        self._slots[next((i for i, most in enumerate(CYCLE_S) if took <= most), len(CYCLE_S))] += 1
+        self._time("makeway_cycle_seconds", self._clock.now() - began)
         for decision in plan.decisions:
             match decision:
                 case Admit(admission=admission):
                     self._add("kueue_admission_attempts_total", result="success")
                     if admission is not None:
-                        self._add("kueue_admitted_workloads_total", cluster_queue=admission.queue)
+                        workload = state.workloads.get(decision.workload)
+                        self._note_admission(admission, workload, began)
                 case Evict(already=False):
                     self._note_evict(state, decision)
                 case Hold():
@@ -76,14 +121,27 @@ class Metrics:
                 case _:
                     pass
 
+    def _note_admission(self, admission: Admission, workload: Workload | None, now: float) -> None:
+        """Quota comes first, and where checks have to be passed, admission comes later."""
+        waited = now - (workload.queued_at or workload.created_at) if workload is not None else 0.0
+        queue = str(admission.queue)
+        if admission.reserved_at >= now:
+            self._add("kueue_quota_reserved_workloads_total", cluster_queue=queue)
+            self._time("kueue_quota_reserved_wait_time_seconds", waited, cluster_queue=queue)
+        if admission.admitted:
+            self._add("kueue_admitted_workloads_total", cluster_queue=queue)
+            self._time("kueue_admission_wait_time_seconds", waited, cluster_queue=queue)
+
     def _note_evict(self, state: State, evict: Evict) -> None:
         queue = _queue_of(state, evict.workload)
-        self._add("kueue_evicted_workloads_total", cluster_queue=queue, reason="Preempted")
-        self._add(
-            "kueue_preempted_workloads_total",
-            preempting_cluster_queue=_queue_of(state, evict.preemptor),
-            reason=evict.reason.rule or evict.reason.kueue,
-        )
+        why = evict.reason.kueue or "Preempted"
+        self._add("kueue_evicted_workloads_total", cluster_queue=queue, reason=why)
+        if evict.preemptor:
+            self._add(
+                "kueue_preempted_workloads_total",
+                preempting_cluster_queue=_queue_of(state, evict.preemptor),
+                reason=evict.reason.rule or evict.reason.kueue,
+            )
         self._add("makeway_loss_gpu_seconds_total", evict.loss, cluster_queue=queue)
         self._add("makeway_notice_seconds_total", evict.notice_s)
 
@@ -101,6 +159,12 @@ class Metrics:
         key = (name, tuple(labels.items()))
         self._counts[key] = self._counts.get(key, 0) + by
 
+    def _time(self, name: str, took: float, **labels: str) -> None:
+        key = (name, tuple(labels.items()))
+        if key not in self._times:
+            self._times[key] = Histogram(HISTOGRAMS[name][1])
+        self._times[key].add(max(0.0, took))
+
     # ---- as text -----------------------------------------------------------------------------------
 
     def text(self) -> str:
@@ -111,7 +175,10 @@ class Metrics:
         standing = self._standing()
         for name, help_ in GAUGES.items():
             lines += _family(name, "gauge", help_, standing.get(name, {}))
-        lines += self._cycle_histogram()
+        for name, (help_, _) in HISTOGRAMS.items():
+            lines += [f"# HELP {name} {help_}", f"# TYPE {name} histogram"]
+            for (of, labels), histogram in sorted(self._times.items(), key=lambda item: item[0]):
+                lines += histogram.lines(name, labels) if of == name else ()
         return "\n".join(lines) + "\n"
 
     def _standing(self) -> dict[str, dict[Labels, float]]:
@@ -137,24 +204,79 @@ class Metrics:
                 pending[labels] = sum(1 for _ in who)
             status = "active" if state.is_active(queue) else "pending"
             active[(("cluster_queue", str(queue)), ("status", status))] = 1
-        reserving = Counter(
-            str(workload.admission.queue)
+        holding = [
+            workload.admission
             for workload in state.workloads.values()
             if workload.admission is not None and not workload.finished
-        )
-        found["kueue_reserving_active_workloads"] = {
-            (("cluster_queue", queue),): count for queue, count in reserving.items()
-        }
-        return found
+        ]
+        found["kueue_reserving_active_workloads"] = _by_queue(holding)
+        found["kueue_admitted_active_workloads"] = _by_queue(a for a in holding if a.admitted)
+        return found | _quotas(state) | _shares(state)
 
-    def _cycle_histogram(self) -> list[str]:
-        name = "makeway_cycle_seconds"
-        lines = [f"# HELP {name} How long deciding took.", f"# TYPE {name} histogram"]
-        total = 0
-        for most, count in zip((*CYCLE_S, "+Inf"), self._slots, strict=True):
-            total += count
-            lines.append(f'{name}_bucket{{le="{most}"}} {total}')
-        return [*lines, f"{name}_sum {self._seconds:.6f}", f"{name}_count {total}"]
+
+def _by_queue(admissions: Iterable[Admission]) -> dict[Labels, float]:
+    counts = Counter(str(admission.queue) for admission in admissions)
+    return {(("cluster_queue", queue),): count for queue, count in counts.items()}
+
+
+def _quotas(state: State) -> dict[str, dict[Labels, float]]:
+    """What queues own, may borrow and lend, and have given out."""
+    prefix = "kueue_cluster_queue"
+    found: dict[str, dict[Labels, float]] = {
+        f"{prefix}_{what}": {}
+        for what in ("nominal_quota", "borrowing_limit", "lending_limit", "resource_reservation")
+    }
+    for name, queue in state.queues.items():
+        usage = state.ledger.tree.queues[name].usage if name in state.ledger.tree.queues else {}
+        for flavor, quota in _owned(queue):
+            labels = (
+                ("cohort", str(queue.cohort or "")),
+                ("cluster_queue", str(name)),
+                ("flavor", flavor),
+                ("resource", quota.resource),
+            )
+            amounts = {
+                "nominal_quota": quota.nominal,
+                "borrowing_limit": quota.borrowing_limit,
+                "lending_limit": quota.lending_limit,
+                "resource_reservation": usage.get((flavor, quota.resource), 0),
+            }
+            for what, amount in amounts.items():
+                found[f"{prefix}_{what}"][labels] = _in_units(quota.resource, amount)
+    return found
+
+
+def _owned(queue: Queue) -> Iterator[tuple[str, Quota]]:
+    for group in queue.resource_groups:
+        for flavor in group.flavors:
+            for quota in flavor.quotas:
+                yield str(flavor.flavor), quota
+
+
+def _in_units(resource: str, amount: int | None) -> float:
+    """Cores and not thousandths, as Kueue has it; no limit is an infinite one."""
+    if amount is None:
+        return float("inf")
+    return amount / 1000 if resource == CPU else float(amount)
+
+
+def _shares(state: State) -> dict[str, dict[Labels, float]]:
+    tree = state.ledger.tree
+    return {
+        "kueue_cluster_queue_weighted_share": {
+            (("cluster_queue", node.name), ("cohort", node.parent.name)): _share(node)
+            for node in tree.queues.values()
+            if node.parent is not None
+        },
+        "kueue_cohort_weighted_share": {
+            (("cohort", node.name),): _share(node) for node in tree.cohorts.values()
+        },
+    }
+
+
+def _share(node: QuotaNode) -> float:
+    found = share(node)
+    return float("nan") if found.endless else float(found.rounded())
 
 
 def _queue_of(state: State, workload: WorkloadId) -> str:
@@ -181,4 +303,6 @@ def _escaped(value: str) -> str:
 
 
 def _number(value: float) -> str:
+    if value != value or value == float("inf"):
+        return "NaN" if value != value else "+Inf"
     return str(int(value)) if value == int(value) else f"{value:.6g}"

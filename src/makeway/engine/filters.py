@@ -26,6 +26,7 @@ NOT_NAMED = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
 PORTS = "node(s) didn't have free ports for the requested pod ports"
 TOO_MANY_PODS = "Too many pods"
 VOLUME = "node(s) didn't match PersistentVolume's node affinity"
+NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 SPREAD_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
 SPREAD = "node(s) didn't match pod topology spread constraints"
 POD_AFFINITY = "node(s) didn't match pod affinity rules"
@@ -33,7 +34,17 @@ POD_ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
 EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
 # Removing pods from the node cannot help with these.
 UNRESOLVABLE = frozenset(
-    {WRONG_NAME, CORDONED, TAINTED, AFFINITY, NOT_NAMED, VOLUME, SPREAD_LABEL, POD_AFFINITY}
+    {
+        WRONG_NAME,
+        CORDONED,
+        TAINTED,
+        AFFINITY,
+        NOT_NAMED,
+        VOLUME,
+        NO_VOLUME,
+        SPREAD_LABEL,
+        POD_AFFINITY,
+    }
 )
 
 
@@ -51,6 +62,8 @@ def site_verdict(shape: PodShape, node: Node) -> str:
         return AFFINITY
     if any(not _any_term(terms, node) for terms in shape.volume_terms):
         return VOLUME
+    if any(not _any_term(terms, node) for terms in shape.late_volume_terms):
+        return NO_VOLUME
     return ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from makeway.engine.entries import Entry
-from makeway.engine.ledger import Held, usage_of
+from makeway.engine.ledger import Held, Part, counted_pods, usage_of
 from makeway.engine.policy import Policy
 from makeway.engine.quota import Usage
 from makeway.engine.state import State
@@ -55,6 +55,14 @@ class Holds:
                 held = self._state.ledger.get(victim)
                 if held is not None and held.workload.evicted_at is not None:
                     yield held
+            yield from self._parts(hold)
+
+    def _parts(self, hold: Hold) -> Iterator[Held]:
+        """What jobs that are lowered for it still hold of what they give up."""
+        for lowered in hold.lowered:
+            held = self._state.ledger.get(lowered.workload)
+            if held is not None and counted_pods(held.workload) > lowered.keeps:
+                yield Part(held, lowered.gives, which=f"all but {lowered.keeps}")
 
     def comes_true(self, workload: WorkloadId) -> bool:
         """Somebody it waits for is still there. If nobody is, what they left went to another."""
@@ -63,6 +71,7 @@ class Holds:
             return True
         leaving = {pod.workload for pod in self._state.occupancy.leaving.values()}
         leaving |= {held.id for held in self._state.ledger.leaving()}
+        leaving |= {part.workload.id for part in self._parts(hold)}
         # Without victims of its own it waits for those of others.
         return any(v in leaving for v in hold.victims) if hold.victims else bool(leaving)
 

@@ -12,7 +12,7 @@ from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry
 from makeway.engine.flavors import Assigner
 from makeway.engine.joint import Joint
-from makeway.engine.ledger import Ledger
+from makeway.engine.ledger import Held, Ledger, Part
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode, Offer, Possibility, Proposal, Tried
 from makeway.engine.queueing import Requeue
@@ -20,6 +20,7 @@ from makeway.engine.quota import FlavorResource, Usage, borrowing_height
 from makeway.engine.state import State
 from makeway.engine.victims.candidates import Request, rule_named
 from makeway.engine.victims.policies import ChooseVictims, choice_of
+from makeway.engine.victims.roster import Candidate
 from makeway.engine.victims.spare import Victim
 from makeway.model.queue import QueueName
 from makeway.model.workload import Workload, WorkloadId
@@ -176,13 +177,20 @@ class Nominator:
             # What this very cycle admitted can still be taken back: nobody falls.
             found = self._choose(workload, queue, proposal.usage, proposal.need)
             return found if all(self._just_admitted(victim) for victim in found) else []
-        ledger = self.state.ledger
-        chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
         return [
             Victim(held, rule)
-            for key, held in chosen
-            if held is not None and (rule := rule_named(room.rules[key])) is not None
+            for fallen in room.victims
+            if (held := self._quota_of(fallen)) is not None
+            and (rule := rule_named(room.rules[fallen.workload.id])) is not None
         ]
+
+    def _quota_of(self, fallen: Candidate) -> Held | None:
+        """What comes back when it falls; single pods give nothing back, unless their job is lowered."""
+        held = self.state.ledger.get(fallen.workload.id)
+        if held is None or fallen.whole:
+            return held
+        which = ",".join(pod.id for pod in fallen.pods)
+        return Part(held, len(fallen.pods), which) if fallen.lowers else None
 
     def _just_admitted(self, victim: Victim) -> bool:
         known = self.state.workloads.get(victim.held.id)

@@ -100,6 +100,7 @@ class View:
             or self.shape.node_selector
             or self.shape.required_terms is not None
             or self.shape.volume_terms
+            or self.shape.late_volume_terms
         )
         for row, node in enumerate(table.nodes):
             if node is None or self.shape.blocked:

@@ -22,6 +22,7 @@ from makeway.engine.state import State
 from makeway.engine.victims import least_loss
 from makeway.engine.victims.loss import notice_of
 from makeway.engine.victims.oracle import QuotaTest
+from makeway.engine.victims.roster import Candidate
 from makeway.model.decision import (
     PATIENCE,
     RESERVATION,
@@ -30,6 +31,7 @@ from makeway.model.decision import (
     Decision,
     Evict,
     Hold,
+    Lowered,
     Wait,
 )
 from makeway.model.node import NodeName
@@ -167,7 +169,7 @@ class Seating(Rooms):
         """Room is on its way to it: it takes what is free now, there or elsewhere, and evicts nobody more."""
         with self._as_seen_by(workload):
             found = self.placer.place(demands)
-            fits = quota is None or quota.fits(frozenset())
+            fits = quota is None or quota.fits()
         if isinstance(found, Shortfall) or not fits:
             return Wait(workload=workload.id, reason=self.waiting_for_victims(workload))
         return self._admit(workload, gang.binds_of(demands, pods, found))
@@ -326,14 +328,18 @@ class Seating(Rooms):
             # It waits for those who were told before, and the room is kept: nothing new to say.
             return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
         evicts: list[Decision] = []
+        lowered: list[Lowered] = []
         longest = 0.0
-        for victim in room.victims:
+        for victim in _pods_of_lowered_jobs_together(room.victims):
             notice = notice_of(victim.workload, victim.pods, self.policy.max_notice_s)
             longest = max(longest, notice)
+            if victim.lowers:
+                lowered.append(self._lower(victim.workload, len(victim.pods)))
             evicts.append(
                 Evict(
                     workload=victim.workload.id,
                     pods=() if victim.whole else tuple(pod.id for pod in victim.pods),
+                    keeps=lowered[-1].keeps if victim.lowers else None,
                     preemptor=workload.id,
                     reason=Reason(
                         kind="preempted",
@@ -357,6 +363,7 @@ class Seating(Rooms):
             nominations=nominations,
             victims=tuple(dict.fromkeys(victim.workload.id for victim in room.victims))
             or room.comes_from,
+            lowered=tuple(lowered),
             until=gone_by + self.policy.hold_s,
             loss=room.loss_ms / 1000,
             bound=room.bound_ms / 1000,
@@ -390,6 +397,26 @@ class Seating(Rooms):
             loss=hold.loss,
             until=hold.until,
         )
+
+
+def _pods_of_lowered_jobs_together(victims: Sequence[Candidate]) -> list[Candidate]:
+    """A job is lowered once, however many of its pods fall."""
+    result: list[Candidate] = []
+    place: dict[WorkloadId, int] = {}
+    for victim in victims:
+        if not victim.lowers:
+            result.append(victim)
+        elif victim.workload.id not in place:
+            place[victim.workload.id] = len(result)
+            result.append(victim)
+        else:
+            before = result[place[victim.workload.id]]
+            result[place[victim.workload.id]] = msgspec.structs.replace(
+                before,
+                pods=tuple(sorted((*before.pods, *victim.pods), key=lambda pod: pod.id)),
+                loss_ms=before.loss_ms + victim.loss_ms,
+            )
+    return result
 
 
 def _places(hold: Hold) -> tuple[object, ...]:

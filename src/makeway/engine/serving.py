@@ -230,7 +230,7 @@ class Serving:
         with self.ledger.what_if():
             self.victims.free_room(self.ledger)
             for victim in entry.victims:
-                self.ledger.release(victim.held.id)
+                self.ledger.give_back(victim.held)
             return self.ledger.queue(entry.queue).fits(entry.usage)
 
     def _fits_when_all_have_left(self, entry: Entry) -> bool:
@@ -272,7 +272,7 @@ class Serving:
             for queue, usage in self.claims.values():
                 self.ledger.remove_usage(queue, usage)
             for victim in entry.victims:
-                self.ledger.release(victim.held.id)
+                self.ledger.give_back(victim.held)
             return self.ledger.queue(entry.queue).fits(entry.usage)
 
     def _wait_for_room(self, entry: Entry) -> None:
@@ -286,7 +286,7 @@ class Serving:
 
     def _take_room(self, entry: Entry) -> None:
         for victim in entry.victims:
-            self.ledger.release(victim.held.id)
+            self.ledger.give_back(victim.held)
         self.ledger.add_usage(entry.queue, entry.usage)
         self.take_nodes(entry)
         self.seating.end_hold(entry.workload.id)
@@ -355,7 +355,8 @@ class Serving:
             self.victims.add(victim.held)
         self._claim(entry, entry.usage)
         message = entry.proposal.message
-        message += f". Pending the preemption of {len(entry.victims)} workload(s)"
+        fall = {victim.held.workload.id for victim in entry.victims}
+        message += f". Pending the preemption of {len(fall)} workload(s)"
         entry.outcome = Outcome.PREEMPTS
         entry.wait(
             Requeue.PENDING_PREEMPTION,

@@ -218,12 +218,9 @@ class Applier:
         found = self._copy.get("Pod", bind.pod)
         if found is None or spec(found).get("nodeName") or terminating(found):
             return []
-        late = list(volumes.late_claims(found, self._copy.get))
+        late = volumes.late_claims(found, self._world.storage)
         if late:
-            # Their volumes are made on the node that was chosen; when they are there, the pod can be bound.
-            return [
-                _select_node(claim, bind.node) for claim in late if not _selected(claim, bind.node)
-            ]
+            return self._volumes_first(late, bind.node)
         note = f"Successfully assigned {bind.pod} to {bind.node}"
         told = pod_event(found, "Scheduled", note, action="Binding")
         return [
@@ -235,6 +232,18 @@ class Applier:
                 then=(told,),
             )
         ]
+
+    def _volumes_first(self, late: list[Json], node: NodeName) -> list[Action]:
+        """Claims that waited for the node get their volumes; when all are bound to them, the pod can be bound."""
+        found = self._copy.get("Node", node)
+        served = volumes.served_on(found, late, self._world.storage) if found is not None else None
+        actions: list[Action] = []
+        for claim, volume in served or ():
+            if volume is None:
+                actions += [] if _selected(claim, node) else [_select_node(claim, node)]
+            elif (body := volumes.give(volume, claim)) is not None:
+                actions.append(patch_object("PersistentVolume", volume, body))
+        return actions
 
     def _nominate(
         self, waiting: list[tuple[Object, NodeName]], reason: Reason | None, now: float

@@ -38,6 +38,7 @@ WRITES: Final = (
     ("", ("pods/status",), ("patch",)),  # why it waits, where it will run
     ("", ("pods/binding",), ("create",)),
     ("", ("persistentvolumeclaims",), ("patch",)),  # the chosen node of a volume that binds late
+    ("", ("persistentvolumes",), ("patch",)),  # whose claim it is, where it is there already
     ("batch", ("jobs",), ("patch",)),  # suspend and resume
     (KUEUE, ("workloads",), ("create", "patch", "delete")),
     (

@@ -30,7 +30,7 @@ from makeway.kinds import (
     workload,
 )
 from makeway.kinds import namespace as namespaces
-from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.frameworks import JOB_KINDS, job_kind
 from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import (
     PODSET,
@@ -58,7 +58,7 @@ from makeway.kinds.promises import (
 from makeway.kube import standing
 from makeway.kube.resources import POD_GROUPS
 from makeway.kube.shapes import Shapes
-from makeway.kube.world import World
+from makeway.kube.world import World, templates
 from makeway.model.decision import Hold
 from makeway.model.event import Event, Namespace, Remove, Upsert
 from makeway.model.event import Object as ModelObject
@@ -165,10 +165,23 @@ class Projection:
             for found in self._copy.by("workloads by namespace", key_.split("/", 1)[0]):
                 self._mark("workload", key(found))
         elif kind == "PersistentVolumeClaim":
-            for user in self._copy.by("pods by claim", key_):
-                # Told again even if it looks the same: what it waited for may be there.
-                self._known.pop((Pod, key(user)), None)
-                self._mark("pod", key(user))
+            self._note_claim(key_)
+        elif kind == "PersistentVolume":
+            self._note_claims_of(volumes.storage_class(after or before or {}))
+        elif kind == "StorageClass":
+            self._note_claims_of(key_)
+
+    def _note_claims_of(self, storage_class: str) -> None:
+        for claim in self._copy.keys_by("open claims by class", storage_class):
+            self._note_claim(claim)
+
+    def _note_claim(self, claim: str) -> None:
+        for user in self._copy.by("pods by claim", claim):
+            # Told again even if it looks the same: what it waited for may be there.
+            self._known.pop((Pod, key(user)), None)
+            self._mark("pod", key(user))
+        for asks in self._copy.by("workloads by claim", claim):
+            self._mark("workload", key(asks))
 
     def _mark_workload_of(self, one: Json) -> None:
         owner = self.workload_of(one)[0]
@@ -292,7 +305,7 @@ class Projection:
         found = self._copy.get("Pod", key_)
         if found is None:
             return None
-        shape = volumes.with_volumes(self._shapes.of(found), found, self._copy.get)
+        shape = volumes.with_volumes(self._shapes.of(found), found, self._world.storage)
         return pod.pod_from(found, *self.workload_of(found), shape)
 
     # Workloads
@@ -373,6 +386,7 @@ class Projection:
             needs=self._needs(found, owner, template),
             gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
             checkpoint=checkpoint(*places),
+            lowers_to=self._lowers_to(found, owner, read.pod_sets, min_pods(*places)),
             pod_priority=self._pod_priority(template),
             protected=self._protected(template, owner),
             placement=self._placement(found),
@@ -402,7 +416,19 @@ class Projection:
             counted = {**self._world.counted(found), "status": {}}
             pod_sets = workload.read(_without_promises(counted)).pod_sets
             known = self._pod_sets[uid(found)] = (version, pod_sets, self._world.refusal(found))
-        return known[1], known[2]
+        return self._where_volumes_are(found, known[1]), known[2]
+
+    def _where_volumes_are(self, found: Json, pod_sets: tuple[PodSet, ...]) -> tuple[PodSet, ...]:
+        """Nodes are chosen before there are pods: not one that their claims keep them from."""
+        if not any(volumes.claim_names(template) for template in templates(found)):
+            return pod_sets
+        storage = self._world.storage
+        return tuple(
+            msgspec.structs.replace(
+                asked, shape=volumes.with_volumes(asked.shape, template, storage)
+            )
+            for asked, template in zip(pod_sets, templates(found), strict=True)
+        )
 
     def _pod_priority(self, template: Json) -> int:
         """What its pods will have, which is another matter than its priority in the queue."""
@@ -434,6 +460,16 @@ class Projection:
             return None
         partial = tuple((s.name, s.min_count or s.count) for s in pod_sets)
         return Gang(minimums=partial) if any(s.min_count for s in pod_sets) else Gang()
+
+    def _lowers_to(
+        self, found: Json, owner: Json | None, pod_sets: tuple[PodSet, ...], fewest: int | None
+    ) -> int | None:
+        """The pods that its job goes on with when it is lowered; None: it says no minimum, or its kind cannot."""
+        kind = job_kind(found)
+        if kind is None or owner is None or len(pod_sets) != 1 or not kind.lowers(owner):
+            return None
+        said = [count for count in (pod_sets[0].min_count, fewest) if count is not None]
+        return max(said, default=None)
 
     def _placement(self, found: Json) -> tuple[Placed, ...]:
         if not standing.has_quota(found):

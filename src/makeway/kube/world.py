@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from makeway.control.config import Configuration
 from makeway.kinds import composing, limits, pod, podgroup, preemption, volumes
@@ -58,6 +59,10 @@ class World:
         copy.index("preemptions by party", "Preemption", _record_parties)
         copy.index("preemptions by preemptor", "Preemption", _asked_by)
         copy.index("pods by claim", "Pod", _claims)
+        copy.index("workloads by claim", "Workload", _workload_claims)
+        copy.index("open claims by class", "PersistentVolumeClaim", _open_claim)
+        copy.index("volumes by class", "PersistentVolume", lambda v: [volumes.storage_class(v)])
+        self.storage = volumes.Storage(copy.get, partial(copy.by, "volumes by class"))
         copy.index("pods by gang", "Pod", _gang)
         copy.index("pods by workload", "Pod", _workload)
         copy.index("workloads by namespace", "Workload", lambda obj: [namespace(obj)])
@@ -286,6 +291,20 @@ def _asked_by(record: Json) -> list[str]:
 
 def _claims(obj: Json) -> list[str]:
     return [f"{namespace(obj)}/{claim}" for claim in volumes.claim_names(obj)]
+
+
+def templates(workload: Json) -> list[Object]:
+    """What the pods of its pod sets will look like."""
+    return [pod_set.get("template") or {} for pod_set in spec(workload).get("podSets") or []]
+
+
+def _workload_claims(workload: Json) -> list[str]:
+    claims = (claim for template in templates(workload) for claim in volumes.claim_names(template))
+    return [f"{namespace(workload)}/{claim}" for claim in claims]
+
+
+def _open_claim(claim: Json) -> list[str]:
+    return [] if volumes.bound(claim) else [volumes.storage_class(claim)]
 
 
 def _gang(obj: Json) -> list[str]:

@@ -67,6 +67,9 @@ class PodShape(msgspec.Struct, frozen=True, kw_only=True):
     volume_terms: tuple[
         tuple[NodeTerm, ...], ...
     ] = ()  # where bound volumes are: one OR-ed list each, all must hold
+    late_volume_terms: tuple[
+        tuple[NodeTerm, ...], ...
+    ] = ()  # where claims that are not bound yet can get their volumes, likewise
     blocked: str = (
         ""  # why no node can take it at all (an unbound claim, a resource claim), as a sentence
     )
@@ -167,6 +170,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
     protected: str = ""  # an exemption label, as a sentence; "" when there is none
     foreign: bool = False  # another scheduler's: occupies room, is not ours to place
+    # Its job goes on with so many pods: those above can be taken for good, and their quota with them. None: it falls whole.
+    lowers_to: int | None = None
     active: bool = True
     finished: bool = False
     held_back: str = (

@@ -381,6 +381,22 @@ async def test_a_list_comes_in_pages(api: Api) -> None:
     assert (code, status["reason"]) == (400, "BadRequest")
 
 
+async def test_a_table_comes_whole_where_nobody_chose_a_page(api: Api) -> None:
+    names = [f"c{number:03}" for number in range(510)]
+    for name in names:
+        await api.create(CONFIGS, {"metadata": {"name": name}})
+    accept = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
+
+    async def shown(limit: str) -> tuple[list[str], bool]:
+        async with api.session.get(CONFIGS, params={"limit": limit}, headers=accept) as answer:
+            table = await answer.json()
+        return [row["cells"][0] for row in table["rows"]], "continue" in table["metadata"]
+
+    assert await shown("500") == (names, False)  # as kubectl asks
+    assert await shown("499") == (names[:499], True)  # as somebody chose
+    assert len((await api.get(CONFIGS, limit="500"))["items"]) == 500  # programs page as ever
+
+
 async def test_a_page_says_how_many_are_left_unless_a_selector_hides_it(api: Api) -> None:
     for name in "cab":
         await api.create(CONFIGS, {"metadata": {"name": name, "labels": {"app": "x"}}})

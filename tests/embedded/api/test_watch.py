@@ -6,6 +6,9 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
+from makeway.embedded.api.watch import FEW
 from makeway.embedded.server import serve
 from tests.embedded.api.conftest import PODS, Api, connect, pod
 
@@ -155,7 +158,8 @@ async def test_a_watch_goes_on_after_a_restart(tmp_path: Path) -> None:
     await server.stop()
 
 
-async def test_many_watchers_miss_nothing_while_many_write(api: Api) -> None:
+@pytest.mark.parametrize("watchers", [FEW, 3 * FEW])
+async def test_many_watchers_miss_nothing_while_many_write(api: Api, watchers: int) -> None:
     version = (await api.get(CONFIGS))["metadata"]["resourceVersion"]
 
     async def names() -> set[str]:
@@ -165,7 +169,7 @@ async def test_many_watchers_miss_nothing_while_many_write(api: Api) -> None:
                 seen.add((await following())["object"]["metadata"]["name"])
         return seen
 
-    watching = [asyncio.create_task(names()) for _ in range(10)]
+    watching = [asyncio.create_task(names()) for _ in range(watchers)]
     await asyncio.gather(*(api.create(CONFIGS, config(f"c{i}")) for i in range(100)))
     expected = {f"c{i}" for i in range(100)}
     assert all(seen == expected for seen in await asyncio.gather(*watching))

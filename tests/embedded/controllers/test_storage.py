@@ -52,10 +52,9 @@ def look(
     one: Object,
     *volumes: Object,
     storage_class: Object | None = None,
-    node: Object | None = None,
     in_use: bool = False,
 ) -> Plan:
-    return reconcile_claim(one, Storage(list(volumes), storage_class, node, in_use))
+    return reconcile_claim(one, Storage(list(volumes), storage_class, in_use))
 
 
 def bound_to(plan: Plan) -> str:
@@ -108,18 +107,13 @@ def test_who_waits_is_told_for_what() -> None:
     assert told(look(chosen, storage_class=LATE)) == ["ExternalProvisioning"]
 
 
-def test_a_volume_of_another_node_is_not_taken() -> None:
-    here = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["one"]}
-    terms = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
-    local = volume("v", "5Gi", storageClassName="late", nodeAffinity=terms)
+def test_who_waits_for_a_node_gets_only_what_a_scheduler_gives_it() -> None:
     late = claim(storageClassName="late")
-
-    def node(name: str) -> Object:
-        return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
-
-    assert not bound_to(look(late, local, storage_class=LATE))
-    assert not bound_to(look(late, local, storage_class=LATE, node=node("two")))
-    assert bound_to(look(late, local, storage_class=LATE, node=node("one"))) == "v"
+    free = volume("v", "5Gi", storageClassName="late")
+    assert not bound_to(look(late, free, storage_class=LATE))
+    given = {"namespace": "a", "name": "data", "uid": "uid-data"}
+    free["spec"]["claimRef"] = given
+    assert bound_to(look(late, free, storage_class=LATE)) == "v"
 
 
 def test_what_a_pod_uses_is_kept_until_it_is_gone() -> None:

@@ -245,8 +245,11 @@ class App:
 
     async def _list(self, request: Request, target: Target) -> Answer:
         selection = self._selection(request, target)
-        found, metadata = await read_page(self.store, target.kind, selection, request)
-        return Answer(self._form(request, target).many(found, metadata))
+        form = self._form(request, target)
+        found, metadata = await read_page(
+            self.store, target.kind, selection, request, table=bool(form.table)
+        )
+        return Answer(await form.many(found, metadata))
 
     async def _watch(self, request: Request, send: Send, target: Target) -> None:
         selection = self._selection(request, target)
@@ -333,7 +336,9 @@ class App:
         last = [self.objects.delete(target.kind, entry, options, context)[0] for entry in found]
         await self.store.committed(self.store.version)
         return Answer(
-            self._form(request, target).many(last, {"resourceVersion": str(self.store.version)})
+            await self._form(request, target).many(
+                last, {"resourceVersion": str(self.store.version)}
+            )
         )
 
 

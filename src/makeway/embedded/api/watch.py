@@ -23,10 +23,15 @@ MAX_PENDING = 16 * 1024 * 1024
 BOOKMARK_EVERY_S = 60.0
 # As upstream: a watch without a timeout of its own ends after half an hour to an hour.
 DEFAULT_TIMEOUT_S = 45 * 60
+# What a send costs is paid for each watcher. Where many listen, what happens within a moment goes out together; the few that
+# keep a cluster going hear at once.
+FEW = 16
+PAUSE_PER_WATCHER_S = 0.0005
+LONGEST_PAUSE_S = 0.05
 
 
 class Watcher:
-    __slots__ = ("_pending", "_pending_bytes", "_ready", "ended", "form", "selection")
+    __slots__ = ("_pending", "_pending_bytes", "_ready", "_waking", "ended", "form", "selection")
 
     def __init__(self, form: Form, selection: Selection) -> None:
         self.form = form
@@ -35,8 +40,10 @@ class Watcher:
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._ready = asyncio.Event()
+        self._waking = False
 
-    def push(self, lines: bytes) -> None:
+    def push(self, lines: bytes, pause_s: float = 0.0) -> None:
+        """Lines to send, now or after a pause in which others may join them."""
         if self.ended:
             return
         self._pending.append(lines)
@@ -46,6 +53,14 @@ class Watcher:
             self._pending.clear()
             self._pending_bytes = 0
             self.end()
+        if not pause_s:
+            self._ready.set()
+        elif not self._waking:
+            self._waking = True
+            asyncio.get_running_loop().call_later(pause_s, self._wake)
+
+    def _wake(self) -> None:
+        self._waking = False
         self._ready.set()
 
     def end(self) -> None:
@@ -54,7 +69,7 @@ class Watcher:
 
     async def take(self, timeout_s: float) -> bytes:
         """Everything that is ready, joined; empty after the timeout."""
-        if not self._pending and not self.ended:
+        if not self._ready.is_set():
             timer = asyncio.get_running_loop().call_later(timeout_s, self._ready.set)
             try:
                 await self._ready.wait()
@@ -102,8 +117,13 @@ class Audience:
         steps = [step_for(self.selection, change) for change in changes]
         lines = b"".join([self.form.event(*step) for step in steps if step is not None])
         if lines:
+            pause_s = self._pause_s()
             for watcher in self.watchers:
-                watcher.push(lines)
+                watcher.push(lines, pause_s)
+
+    def _pause_s(self) -> float:
+        listening = len(self.watchers)
+        return 0.0 if listening <= FEW else min(listening * PAUSE_PER_WATCHER_S, LONGEST_PAUSE_S)
 
 
 class Hub:

@@ -1,7 +1,8 @@
 """PersistentVolumeClaims and the volumes they get, as Kubernetes binds them.
 
 A claim takes the smallest free volume that has all it asks for. Where there is none, whoever provisions its class makes one (on one
-machine that is the local node); a class that waits for its first consumer waits until a scheduler has chosen the node. A volume whose
+machine that is the local node). Where the class waits for its first consumer, a scheduler chooses the node, and the volume there if one
+fits. A volume whose
 claim is gone is released. What pods still use is kept until they are gone.
 """
 
@@ -27,15 +28,21 @@ from makeway.embedded.objects import (
     status_of,
     uid_of,
 )
-from makeway.kinds.labels import read_node_terms
-from makeway.kinds.serving.replicas import selector_matches
 from makeway.kinds.serving.storage import CLAIM_IN_USE, VOLUME_IN_USE
-from makeway.kinds.volumes import PROVISIONER, SELECTED_NODE, WAITS_FOR_POD
-from makeway.model.resources import parse_quantity
+from makeway.kinds.volumes import (
+    BOUND_BY_CONTROLLER,
+    NO_PROVISIONER,
+    PROVISIONER,
+    SELECTED_NODE,
+    WAITS_FOR_POD,
+    capacity,
+    give,
+    given_to,
+    serves,
+    storage_class,
+)
 
 BOUND = "pv.kubernetes.io/bind-completed"
-BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
-NOBODY = "kubernetes.io/no-provisioner"
 NO_VOLUME = "no persistent volumes available for this claim and no storage class is set"
 WAITING = "waiting for first consumer to be created before binding"
 
@@ -45,20 +52,18 @@ class Storage(msgspec.Struct, frozen=True):
 
     volumes: list[Object]
     storage_class: Object | None
-    node: Object | None  # that a scheduler chose for the claim's first pod
     in_use: bool  # by pods that have not ended
 
 
 def reconcile_claim(claim: Object, storage: Storage) -> Plan:
     if deleted(claim):
         return plan(_let_go(PERSISTENT_VOLUME_CLAIMS, claim, CLAIM_IN_USE, not storage.in_use))
-    wanted = str(claim["spec"].get("volumeName") or "")
     if phase(claim) == "Bound":
-        lost = not any(name_of(volume) == wanted for volume in storage.volumes)
+        lost = not any(name_of(v) == claim["spec"].get("volumeName") for v in storage.volumes)
         return plan(_say_lost(claim) if lost else [])
     if phase(claim) == "Lost":
         return Plan()
-    volume = _chosen(claim, storage, wanted)
+    volume = _chosen(claim, storage)
     return _bind(claim, volume) if volume is not None else plan(_wait(claim, storage))
 
 
@@ -141,55 +146,14 @@ def _say_lost(claim: Object) -> list[Action]:
 # Which volume
 
 
-def _chosen(claim: Object, storage: Storage, wanted: str) -> Object | None:
-    """The volume that is kept for this claim or that the claim names; else the smallest free one that fits."""
-    for volume in storage.volumes:
-        if _kept_for(volume, claim):
-            return volume
-    free = [v for v in storage.volumes if not v["spec"].get("claimRef") and not deleted(v)]
-    if wanted:
-        return next((volume for volume in free if name_of(volume) == wanted), None)
-    if _waits(storage) and storage.node is None:
-        return None
-    fitting = [volume for volume in free if _fits(claim, volume, storage.node)]
-    return min(fitting, key=lambda volume: (_size(volume), name_of(volume)), default=None)
-
-
-def _kept_for(volume: Object, claim: Object) -> bool:
-    reference = volume["spec"].get("claimRef") or {}
-    named = (reference.get("namespace"), reference.get("name"))
-    if named != (namespace_of(claim), name_of(claim)):
-        return False
-    return reference.get("uid") in (None, "", uid_of(claim))
-
-
-def _fits(claim: Object, volume: Object, node: Object | None) -> bool:
-    asked, offered = claim["spec"], volume["spec"]
-    same = all(
-        (asked.get(field) or default) == (offered.get(field) or default)
-        for field, default in (("storageClassName", ""), ("volumeMode", "Filesystem"))
-    )
-    modes = set(asked.get("accessModes") or []) <= set(offered.get("accessModes") or [])
-    labels = volume["metadata"].get("labels") or {}
-    selected = asked.get("selector") is None or selector_matches(asked["selector"], labels)
-    return same and modes and selected and _size(volume) >= _asked(claim) and _reached(volume, node)
-
-
-def _reached(volume: Object, node: Object | None) -> bool:
-    terms = read_node_terms((volume["spec"].get("nodeAffinity") or {}).get("required"))
-    if node is None or not terms:
-        return True
-    labels = node["metadata"].get("labels") or {}
-    return any(term.matches(name_of(node), labels) for term in terms)
-
-
-def _size(volume: Object) -> int:
-    return parse_quantity(str((volume["spec"].get("capacity") or {}).get("storage") or "0"))
-
-
-def _asked(claim: Object) -> int:
-    requests = (claim["spec"].get("resources") or {}).get("requests") or {}
-    return parse_quantity(str(requests.get("storage") or "0"))
+def _chosen(claim: Object, storage: Storage) -> Object | None:
+    """The volume that is kept for this claim; else the smallest that fits, unless a scheduler is to choose."""
+    fitting = [volume for volume in storage.volumes if serves(volume, claim)]
+    given = [volume for volume in fitting if given_to(volume, claim)]
+    if given or _waits(storage):
+        return next(iter(given), None)
+    same = [v for v in fitting if storage_class(v) == storage_class(claim)]
+    return min(same, key=lambda volume: (capacity(volume), name_of(volume)), default=None)
 
 
 # Binding, and waiting
@@ -197,30 +161,19 @@ def _asked(claim: Object) -> int:
 
 def _bind(claim: Object, volume: Object) -> Plan:
     """The volume is taken first: a claim that believes to have one that another took would be worse than one that waits."""
-    reference = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "namespace": namespace_of(claim),
-        "name": name_of(claim),
-        "uid": uid_of(claim),
-    }
-    taken = {
-        "metadata": {"annotations": {BOUND_BY_CONTROLLER: "yes"}},
-        "spec": {"claimRef": reference},
-    }
+    taken = give(volume, claim)
     status = {
         "phase": "Bound",
         "accessModes": volume["spec"].get("accessModes") or [],
         "capacity": volume["spec"].get("capacity") or {},
     }
-    owned = (volume["spec"].get("claimRef") or {}).get("uid") == uid_of(claim)
     named = claim["spec"].get("volumeName") == name_of(volume)
     body = {
         "metadata": {"annotations": {BOUND: "yes", BOUND_BY_CONTROLLER: "yes"}},
         "spec": {"volumeName": name_of(volume)},
     }
     return plan(
-        [] if owned else [Patch(PERSISTENT_VOLUMES, volume, taken)],
+        [Patch(PERSISTENT_VOLUMES, volume, taken)] if taken else [],
         [Patch(PERSISTENT_VOLUMES, volume, {"status": {"phase": "Bound"}}, "status")],
         [] if named else [Patch(PERSISTENT_VOLUME_CLAIMS, claim, body)],
         [Patch(PERSISTENT_VOLUME_CLAIMS, claim, {"status": status}, "status")],
@@ -246,7 +199,7 @@ def _wait(claim: Object, storage: Storage) -> list[Action]:
     if _waits(storage) and not annotations.get(SELECTED_NODE):
         return [Tell(claim, "WaitForFirstConsumer", WAITING)]
     provisioner = str(found.get("provisioner"))
-    if provisioner == NOBODY:
+    if provisioner == NO_PROVISIONER:
         return [Tell(claim, "FailedBinding", NO_VOLUME)]
     if annotations.get(PROVISIONER) == provisioner:
         return []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 
 from makeway.client.resource import (
-    NODES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
@@ -25,7 +24,7 @@ from makeway.embedded.controllers.storage import (
 from makeway.embedded.mirror import Mirror
 from makeway.embedded.objects import deleted, name_of, namespace_of, phase
 from makeway.embedded.workqueue import WorkQueue
-from makeway.kinds.volumes import SELECTED_NODE, claim_names
+from makeway.kinds.volumes import claim_names
 
 
 class VolumeKeeper:
@@ -33,7 +32,6 @@ class VolumeKeeper:
         self._claims = mirrors[PERSISTENT_VOLUME_CLAIMS]
         self._volumes = mirrors[PERSISTENT_VOLUMES]
         self._classes = mirrors[STORAGE_CLASSES]
-        self._nodes = mirrors[NODES]
         self._pods = mirrors[PODS]
         self._applier = applier
         # One at a time, so that no two claims choose the same volume.
@@ -109,11 +107,9 @@ class VolumeKeeper:
         claim = self._claims.get(namespace, name)
         if claim is None:
             return Plan()
-        node = (claim["metadata"].get("annotations") or {}).get(SELECTED_NODE)
         storage = Storage(
             volumes=list(self._volumes.all()),
             storage_class=self._classes.get("", str(claim["spec"].get("storageClassName") or "")),
-            node=self._nodes.get("", str(node)) if node else None,
             in_use=deleted(claim) and self._in_use(namespace, name),
         )
         return reconcile_claim(claim, storage)
