@@ -33,6 +33,10 @@ def status(plan: Plan) -> Object:
     return dict(found["status"])
 
 
+def no_claims(name: str) -> None:
+    """Nobody has claimed anything."""
+
+
 def stateful(**spec: Any) -> Object:
     return owner("StatefulSet", template=TEMPLATE, **{"replicas": 3, **spec})
 
@@ -45,32 +49,34 @@ def looked(**spec: Any) -> tuple[Object, list[Object]]:
 
 
 def _revision(found: Object) -> str:
-    first = statefulsets.reconcile(found, [], NOW)
+    first = statefulsets.reconcile(found, [], no_claims)
     return str(status(first)["updateRevision"])
 
 
 def test_a_stateful_pod_waits_for_the_one_before_it() -> None:
-    assert made(statefulsets.reconcile(stateful(), [], NOW)) == ["it-0"]
+    assert made(statefulsets.reconcile(stateful(), [], no_claims)) == ["it-0"]
     waiting = [pod("it-0", "Pending")]
-    assert made(statefulsets.reconcile(stateful(), waiting, NOW)) == []
-    assert made(statefulsets.reconcile(stateful(), [pod("it-0", ready=True)], NOW)) == ["it-1"]
+    assert made(statefulsets.reconcile(stateful(), waiting, no_claims)) == []
+    assert made(statefulsets.reconcile(stateful(), [pod("it-0", ready=True)], no_claims)) == [
+        "it-1"
+    ]
 
 
 def test_stateful_pods_come_at_once_when_asked() -> None:
     found = stateful(podManagementPolicy="Parallel")
-    assert made(statefulsets.reconcile(found, [], NOW)) == ["it-0", "it-1", "it-2"]
+    assert made(statefulsets.reconcile(found, [], no_claims)) == ["it-0", "it-1", "it-2"]
 
 
 def test_a_stateful_set_shrinks_from_its_end() -> None:
     found, pods = looked()
     found["spec"].update(replicas=1, podManagementPolicy="OrderedReady")
-    assert removed(statefulsets.reconcile(found, pods, NOW)) == ["it-2"]
+    assert removed(statefulsets.reconcile(found, pods, no_claims)) == ["it-2"]
 
 
 def test_a_new_template_replaces_the_last_pod_first() -> None:
     found, pods = looked()
     found["spec"]["template"] = {**TEMPLATE, "metadata": {"labels": {"new": "yes"}}}
-    assert removed(statefulsets.reconcile(found, pods, NOW)) == ["it-2"]
+    assert removed(statefulsets.reconcile(found, pods, no_claims)) == ["it-2"]
 
 
 def jobset(status: Object | None = None, **spec: Any) -> Object:
