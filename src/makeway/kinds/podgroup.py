@@ -314,12 +314,12 @@ def gang_workload(
 
 
 def whole_workload(
-    workload: WorkloadId, members: list[Member], *, owner: str, ours: bool
+    workload: WorkloadId, members: list[Member], *, owner: str, top_owner: str, ours: bool
 ) -> Workload:
     """Pods of one owner that knows how many there are: nobody is more than it needs."""
     found = gang_workload(workload, members, ours=ours, one_sort=len(members) == 1)
     gang = msgspec.structs.replace(found.gang or Gang(), gives_up_surplus=False)
-    return msgspec.structs.replace(found, owner=owner, gang=gang)
+    return msgspec.structs.replace(found, owner=owner, top_owner=top_owner, gang=gang)
 
 
 def _gang_pod_set(member: Member) -> PodSet:

@@ -55,21 +55,21 @@ def compose(
     *,
     attempt: int,
     preemptor_uid: str,
-    preemptor_owner_uid: str = "",
+    preemptor_owner: str = "",
     home: str,
     uids: dict[str, tuple[str, str]],
     pod_uids: dict[str, str],
     afterwards: dict[str, str],
     now: float,
 ) -> Object:
-    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's, `afterwards`
+    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and whose work it is, `afterwards`
     what will become of it.
     """
     victims = [
         {
             "workload": evict.workload,
             "uid": uids.get(evict.workload, ("", ""))[0],
-            "ownerUID": uids.get(evict.workload, ("", ""))[1],
+            "owner": uids.get(evict.workload, ("", ""))[1],
             "pods": list(evict.pods),
             "podUIDs": [pod_uids.get(pod, "") for pod in evict.pods],
             "rule": evict.reason.rule or evict.reason.kueue,
@@ -87,7 +87,7 @@ def compose(
         "spec": {
             "preemptor": hold.workload,
             "preemptorUID": preemptor_uid,
-            "preemptorOwnerUID": preemptor_owner_uid,
+            "preemptorOwner": preemptor_owner,
             "attempt": attempt,
             "rule": hold.rule,
             "victims": victims,
@@ -206,11 +206,11 @@ def losses(obj: Json) -> list[Loss]:
         return []  # nobody was told for a while: it may come to nothing
     said = spec(obj)
     at = seconds(said.get("plannedAt")) or 0.0
-    by = str(said.get("preemptorOwnerUID") or said.get("preemptorUID") or "")
+    by = str(said.get("preemptorOwner") or said.get("preemptorUID") or "")
     took = status(obj).get("saveSeconds") or {}
     found = []
     for victim in said.get("victims") or []:
-        owner = str(victim.get("ownerUID") or victim.get("uid") or "")
+        owner = str(victim.get("owner") or victim.get("uid") or "")
         if owner:
             save_s = took.get(victim.get("workload"))
             found.append(

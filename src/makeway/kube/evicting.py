@@ -52,6 +52,7 @@ from makeway.kube.pods import notice_s
 from makeway.kube.projection import Projection, placement_json
 from makeway.kube.world import World
 from makeway.model.decision import Evict, Hold
+from makeway.model.history import owner_of
 from makeway.model.workload import WorkloadId
 
 HUMAN: Final = {
@@ -295,9 +296,9 @@ class Evictor:
             evicts,
             attempt=preemption.attempts(known, asked_by) + 1,
             preemptor_uid=asked_by,
-            preemptor_owner_uid=model.owner_uid if model is not None else "",
+            preemptor_owner=owner_of(model) if model is not None else "",
             home=preemptor.split("/", 1)[0],
-            uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
+            uids={w: (m.uid, owner_of(m)) for w, m in models.items() if m is not None},
             pod_uids={
                 pod_key: uid(found)
                 for e in evicts

@@ -338,6 +338,7 @@ class Projection:
     def _lone(self, one: Json) -> Workload:
         ours = self._ours(pod.scheduler_name(one))
         found = pod.lone_workload(one, ours=ours, shape=self._shapes.of(one))
+        found = msgspec.structs.replace(found, top_owner=self._world.top_owner(one))
         parent = self._parent_job(one)
         if parent is not None and self._world.manages(parent):
             return msgspec.structs.replace(found, held_back="its Job is not admitted")
@@ -350,7 +351,9 @@ class Projection:
         if not present or self.workload_of(present[0].pods[0])[0] != key_:
             return None
         ours = all(self._ours(pod.scheduler_name(p)) for m in present for p in m.pods)
-        return podgroup.gang_workload(WorkloadId(key_), present, ours=ours, expected=names)
+        made = podgroup.gang_workload(WorkloadId(key_), present, ours=ours, expected=names)
+        above = {self._world.top_owner(p) for m in present for p in m.pods}
+        return msgspec.structs.replace(made, top_owner=above.pop() if len(above) == 1 else "")
 
     def _member(self, gang: str) -> podgroup.Member:
         pods = [p for p in self._copy.by("pods by gang", gang) if not pod.queued(p)]
@@ -380,7 +383,11 @@ class Projection:
         ]
         ours = all(self._ours(pod.scheduler_name(p)) for p in mine)
         return podgroup.whole_workload(
-            WorkloadId(member.id), parts, owner=f"{member.kind}/{member.name}", ours=ours
+            WorkloadId(member.id),
+            parts,
+            owner=f"{member.kind}/{member.name}",
+            top_owner=self._world.top_owner(owner),
+            ours=ours,
         )
 
     def _indexed_job(self, parent: Json) -> Workload | None:
@@ -399,7 +406,11 @@ class Projection:
         )
         ours = all(self._ours(pod.scheduler_name(p)) for p in pods)
         return podgroup.whole_workload(
-            WorkloadId(key(parent)), [member], owner=f"Job/{key(parent)}", ours=ours
+            WorkloadId(key(parent)),
+            [member],
+            owner=f"Job/{key(parent)}",
+            top_owner=self._world.top_owner(parent),
+            ours=ours,
         )
 
     def _queued(self, found: Json) -> Workload:
@@ -412,6 +423,7 @@ class Projection:
         places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
         return msgspec.structs.replace(
             read,
+            top_owner=self._world.top_owner(owner) if owner is not None else "",
             needs=self._needs(found, owner, template),
             gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
             checkpoint=checkpoint(*places),

@@ -31,6 +31,7 @@ from makeway.kube.copy import LocalCopy
 from makeway.kube.resources import POD_GROUPS
 
 OWNERS = frozenset({"Pod", *JOB_KINDS, *GATED_KINDS})
+MOST_OWNERS = 8  # one above the other
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kueue-system", "makeway-system"})
 
 
@@ -169,6 +170,20 @@ class World:
             found if found is not None and metadata(found).get("uid") == owner.get("uid") else None
         )
 
+    def top_owner(self, obj: Json) -> str:
+        """Whose work it is, as far up as its controllers can be followed; "" where nobody stands above it."""
+        found = ""
+        for _ in range(MOST_OWNERS):
+            above = controller(obj)
+            if above is None:
+                break
+            found = _deployment(obj, above) or str(above.get("uid") or "")
+            known = self.copy.get(str(above.get("kind")), f"{namespace(obj)}/{above.get('name')}")
+            if known is None or uid(known) != found:
+                break
+            obj = known
+        return found
+
     def managed_namespace(self, namespace_name: str) -> bool:
         said = self.config.managed_jobs_namespace_selector
         if said is None:
@@ -242,6 +257,15 @@ class World:
 
 def _runtime(pod_set: Json) -> str:
     return str((pod_set["template"].get("spec") or {}).get("runtimeClassName") or "")
+
+
+def _deployment(pod: Json, above: Json) -> str:
+    """Each new version of a Deployment has a ReplicaSet of its own, whose name says of which Deployment it is."""
+    version = labels(pod).get("pod-template-hash", "")
+    named = str(above.get("name"))
+    if above.get("kind") != "ReplicaSet" or not version or not named.endswith(f"-{version}"):
+        return ""
+    return f"Deployment/{namespace(pod)}/{named.removesuffix(f'-{version}')}"
 
 
 def _owner_uids(obj: Json) -> list[str]:

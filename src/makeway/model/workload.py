@@ -154,7 +154,8 @@ Victims = Literal["workload", "pods"]
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     id: WorkloadId
     uid: str = ""
-    owner_uid: str = ""  # of the job it stands for; history follows it
+    owner_uid: str = ""  # of the job it stands for
+    top_owner: str = ""  # who stands above that job, if anybody does; history follows it
     owner: str = ""  # "Job/team-a/train", for people
     local_queue: str | None = None
     needs: Needs = "nodes"
