@@ -186,10 +186,12 @@ class Seating(Rooms):
         *,
         pods: Sequence[Pod] = (),
         after_s: float | None = None,
+        quota: Hold | None = None,
     ) -> list[Decision]:
         """Large gangs do not starve: who has waited long keeps the places it could have, until it can have all.
 
         `pods`: those that exist; without them the places are kept for pods to come. `after_s`: as its queue says.
+        `quota`: what it asks of its queue, to be kept too.
         """
         after_s = self.policy.reserve_after_s if after_s is None else after_s
         since = workload.created_at if workload.queued_at is None else workload.queued_at
@@ -197,12 +199,15 @@ class Seating(Rooms):
             self._look_again(since + after_s)
             return []
         others = any(h.rule == RESERVATION and w != workload.id for w, h in self.holds.items())
-        if others or sum(d.count for d in demands) < 2 or not self._could_ever_fit(demands):
+        asked = demands or (quota.admission.assignments if quota and quota.admission else ())
+        if others or sum(part.count for part in asked) < 2 or not self._could_ever_fit(demands):
             return []  # one at a time, the first in line
         with self.table.what_if():
             kept = self.place_some(workload, demands)
         hold = Hold(
             workload=workload.id,
+            queue=quota.queue if quota else None,
+            admission=quota.admission if quota else None,
             nominations=gang.binds_of(demands, pods, kept) if pods else (),
             placement=() if pods else kept,
             until=self._could_start_at(demands, self.now + after_s),
@@ -210,7 +215,7 @@ class Seating(Rooms):
         )
         before = self.holds.get(workload.id)
         same = before is not None and _places(before) == _places(hold)
-        if not kept or same:
+        if same or not (kept or quota):
             return []  # nothing is free yet, or nothing new
         self.end_hold(workload.id)
         self.holds[workload.id] = hold
@@ -420,7 +425,8 @@ def _pods_of_lowered_jobs_together(victims: Sequence[Candidate]) -> list[Candida
 
 
 def _places(hold: Hold) -> tuple[object, ...]:
-    return hold.placement, hold.nominations
+    given = hold.admission.assignments if hold.admission is not None else ()
+    return hold.placement, hold.nominations, given
 
 
 def _alike(pods: Sequence[Pod]) -> list[list[Pod]]:
