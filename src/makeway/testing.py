@@ -17,9 +17,10 @@ import msgspec
 
 from makeway.control.sentences import sentence
 from makeway.engine.admission import required_checks
-from makeway.engine.assume import assume, released
+from makeway.engine.assume import assume, lowered, released
 from makeway.engine.cycle import decide
 from makeway.engine.invariants import check
+from makeway.engine.ledger import counted_pods
 from makeway.engine.policy import Policy
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Plan
@@ -78,6 +79,7 @@ class Harness:
         self._waits: dict[str, str] = {}
         self._submitted: dict[WorkloadId, Workload] = {}
         self._grace: dict[WorkloadId, float] = {}
+        self._lowering: dict[WorkloadId, int] = {}  # jobs told to go on with fewer pods
         self.put(Namespace(name="default", labels={"kubernetes.io/metadata.name": "default"}))
 
     # --- given ---
@@ -179,6 +181,7 @@ class Harness:
         shape: PodShape | None = None,
         checkpoint: Checkpoint | None = None,
         protected: str = "",
+        lowers_to: int | None = None,
     ) -> None:
         """`gang`: True: all pods at once; a number: at least so many; False: each for itself."""
         key = WorkloadId(f"default/{name}")
@@ -206,6 +209,7 @@ class Harness:
             else None,
             checkpoint=checkpoint or Checkpoint(),
             protected=protected,
+            lowers_to=lowers_to,
         )
         self._submitted[key] = workload
         self._grace[key] = grace
@@ -215,10 +219,14 @@ class Harness:
 
     def _create_pods(self, workload: Workload) -> None:
         for pod_set in workload.pod_sets:
+            # A job that was lowered makes no new pods for those that it gave up.
+            wanted = pod_set.count if workload.admission is None else counted_pods(workload)
+            missing = wanted - len(self.state.occupancy.members(workload.id))
             for i in range(pod_set.count):
                 pod = PodId(f"{workload.id}-{i}")
-                if pod in self.state.pods:
+                if pod in self.state.pods or missing <= 0:
                     continue
+                missing -= 1
                 self.put(
                     Pod(
                         id=pod,
@@ -369,6 +377,8 @@ class Harness:
             if isinstance(decision, Evict) and not decision.already:
                 self.evictions.append((decision.workload, decision.preemptor))
                 self._remember_loss(decision)
+                if decision.keeps is not None:
+                    self._lowering[decision.workload] = decision.keeps
                 self.timeline.append(f"evict {decision.workload} for {decision.preemptor}")
             elif isinstance(decision, Admit):
                 self._waits.pop(decision.workload, None)
@@ -395,7 +405,13 @@ class Harness:
                 self.put(msgspec.structs.replace(pod, phase="Running", started_at=self.now))
 
     def let_them_leave(self) -> bool:
-        """Pods whose grace is over vanish; whoever owned them is recreated and waits again."""
+        """Pods whose grace is over vanish; whoever owned them is recreated and waits again, unless its job was lowered."""
+        for key, keeps in self._lowering.items():
+            found = self.state.workloads.get(key)
+            if found is not None and found.admission is not None and found.evicted_at is None:
+                fewer = lowered(found.admission, keeps)
+                self.put(msgspec.structs.replace(found, admission=fewer))
+        self._lowering.clear()
         gone = [
             p for p in self.state.pods.values() if p.gone_by is not None and p.gone_by <= self.now
         ]

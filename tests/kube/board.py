@@ -178,6 +178,7 @@ class Board:
 
     def __init__(self, config: str = "", *, queues_are_ours: bool = True) -> None:
         self.clock = HandClock()
+        self._config_text = config
         self.config: Configuration = parse(config)
         self.cluster = KubeCluster(
             cast("Client", None), self.config, self.clock, queues_are_ours=queues_are_ours
@@ -191,6 +192,15 @@ class Board:
 
     def put(self, kind: str, obj: Object) -> Object:
         return self.api.put(kind, obj)
+
+    def restarted(self) -> Board:
+        """Another replica that knows what the API holds, and nothing else."""
+        fresh = Board(self._config_text)
+        fresh.clock.time = self.clock.time
+        for kind in RESOURCES:
+            for obj in self.cluster.copy.all(kind):
+                fresh.put(kind, obj)
+        return fresh
 
     def patch(self, kind: str, key: str, change: Object) -> None:
         """What a user or another controller writes."""

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from makeway.kube.copy import LocalCopy
 from makeway.kube.history import History
+from tests.kube.board import (
+    Board,
+    cluster_queue,
+    containers,
+    flavor,
+    job,
+    local_queue,
+    node,
+    priority_class,
+)
 
 Object = dict[str, Any]
 
@@ -18,7 +30,7 @@ def record(name: str, owner: str, at: str, version: int, phase: str = "") -> Obj
             "uid": name,
             "resourceVersion": str(version),
         },
-        "spec": {"plannedAt": at, "victims": [{"workload": "n/w", "ownerUID": owner}]},
+        "spec": {"plannedAt": at, "victims": [{"workload": "n/w", "owner": owner}]},
         "status": {"phase": phase},
     }
 
@@ -47,3 +59,69 @@ def test_a_plan_of_which_nobody_was_told_is_no_loss() -> None:
     assert times(history) == {}
     copy.take("Preemption", record("a", "job", "1970-01-01T00:00:10Z", 3, "Placed"))
     assert times(history) == {"job": (10.0,)}
+
+
+# -- whose work it is ------------------------------------------------------------------------------------------------
+
+
+def owned(obj: Object, kind: str, name: str) -> Object:
+    above = {"kind": kind, "name": name, "uid": f"uid-{name}", "controller": True}
+    obj["metadata"]["ownerReferences"] = [above]
+    return obj
+
+
+async def test_the_next_run_of_a_cronjob_remembers_what_the_last_ones_lost() -> None:
+    b = Board()
+    b.put("Namespace", {"metadata": {"name": "default"}})
+    b.put("ResourceFlavor", flavor())
+    b.put(
+        "ClusterQueue", cluster_queue(cpu="4", preemption={"withinClusterQueue": "LowerPriority"})
+    )
+    b.put("LocalQueue", local_queue())
+    b.put("WorkloadPriorityClass", priority_class("high", 1000))
+    b.put("Node", node("node-1"))
+    for run in (1, 2):
+        b.put("Job", owned(job(f"night-{run}", "4"), "CronJob", "night"))
+        await b.settle()
+        await b.run_pods(f"night-{run}")
+        b.put("Job", job(f"urgent-{run}", "4", priority="high"))
+        await b.settle()
+        assert b.condition(b.workload_of(f"night-{run}"), "Preempted")[0] == "True"
+        for gone in (f"night-{run}", f"urgent-{run}"):
+            b.patch("Job", f"default/{gone}", {"status": {"conditions": [COMPLETE]}})
+        await b.stop_pods(f"night-{run}")
+
+    b.put("Job", owned(job("night-3", "4"), "CronJob", "night"))
+    await b.settle()
+    await b.run_pods("night-3")
+    b.put("Job", job("urgent-3", "4", priority="high"))
+    await b.settle()
+
+    assert b.condition(b.workload_of("night-3"), "Preempted")[0] == ""
+    assert b.condition(b.workload_of("urgent-3"), "QuotaReserved")[0] == "False"
+
+
+COMPLETE = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "done"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "above", "whose"),
+    [
+        ("ReplicaSet", "web-5d8f", "Deployment/default/web"),  # every version has another one
+        ("ReplicaSet", "web", "uid-web"),  # of nobody
+        ("Model", "llama", "uid-llama"),
+        ("Job", "night-1", "uid-night"),  # a run of a CronJob
+    ],
+)
+async def test_history_is_kept_by_who_stands_at_the_top(kind: str, above: str, whose: str) -> None:
+    b = Board()
+    b.put("Job", owned({"metadata": {"name": "night-1", "uid": "uid-night-1"}}, "CronJob", "night"))
+    made: Object = {
+        "metadata": {"name": "one", "labels": {"pod-template-hash": "5d8f"}},
+        "spec": {"containers": containers()},
+    }
+    b.put("Pod", owned(made, kind, above))
+    await b.settle()
+    found = b.cluster.projection.workload("default/one")
+    assert found is not None
+    assert found.top_owner == whose

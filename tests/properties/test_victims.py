@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from makeway.engine import gang
+from makeway.engine.ledger import Part
 from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.policy import Policy
 from makeway.engine.state import State
@@ -72,18 +74,25 @@ def _only_borrowers_give(h: Harness, queues: dict[str, QueueOf], new: list[Evict
         told_before = workload.evicted_at is not None and workload.evicted_at < h.now
         if workload.admission is not None and not told_before:
             used[workload.admission.queue] += _gpus(workload)
-    by_queue: dict[str, dict[Workload, bool]] = defaultdict(dict)  # True: it falls whole
+    by_queue: dict[str, list[tuple[int, int]]] = defaultdict(list)  # how large, and what it gives
     for evict in new:
         if evict.reason.rule.startswith("InCohort"):
-            # Single pods leave nodes only: their workload keeps its quota, and goes on borrowing.
             victim = h.state.workloads[evict.workload]
             assert victim.admission is not None
-            by_queue[victim.admission.queue][victim] = not evict.pods
-    for queue, victims in by_queue.items():
+            by_queue[victim.admission.queue] += _turns(victim, evict)
+    for queue, turns in by_queue.items():
         left = used[queue]
-        for victim in sorted(victims, key=_gpus):
+        for _, gives in sorted(turns):
             assert left > queues[queue].gpus, f"{queue} is within its quota: {new}"
-            left -= _gpus(victim) if victims[victim] else 0
+            left -= gives
+
+
+def _turns(victim: Workload, evict: Evict) -> list[tuple[int, int]]:
+    """Single pods leave nodes only: their workload keeps its quota, and goes on borrowing. A job is lowered pod by pod."""
+    if evict.keeps is not None:
+        each = _gpus(victim) // (evict.keeps + len(evict.pods))
+        return [(each, each)] * len(evict.pods)
+    return [(_gpus(victim), 0 if evict.pods else _gpus(victim))]
 
 
 def _gpus(workload: Workload) -> int:
@@ -119,6 +128,7 @@ def _evicts(hold: Hold) -> bool:
 
 def _everyone_is_needed(state: State, hold: Hold, evicts: list[Evict]) -> None:
     demands = _demands(state, hold)
+    evicts = [each for evict in evicts for each in _one_by_one(evict)]
     shared = any(evict.reason.rule == "InCohortFairSharing" for evict in evicts)
     for spared in [None, *evicts]:
         if shared and spared is not None and spared.reason.rule == "InClusterQueue":
@@ -126,6 +136,13 @@ def _everyone_is_needed(state: State, hold: Hold, evicts: list[Evict]) -> None:
         gone = [evict for evict in evicts if evict is not spared]
         fits = _nodes_suffice(state, demands, gone) and _quota_suffices(state, hold, gone)
         assert fits == (spared is None), f"{hold.workload}: {spared}"
+
+
+def _one_by_one(evict: Evict) -> list[Evict]:
+    """Where a job is lowered, every single pod has to be needed."""
+    if evict.keeps is None:
+        return [evict]
+    return [msgspec.structs.replace(evict, pods=(pod,)) for pod in evict.pods]
 
 
 def _demands(state: State, hold: Hold) -> list[Demand]:
@@ -186,7 +203,10 @@ def _quota_suffices(state: State, hold: Hold, gone: list[Evict]) -> bool:
         for held in ledger.leaving():
             ledger.release(held.id)
         for evict in gone:
-            if not evict.pods:
+            victim = ledger.get(evict.workload)
+            if victim is not None and evict.keeps is not None:
+                ledger.give_back(Part(victim, len(evict.pods)))
+            elif not evict.pods:
                 ledger.release(evict.workload)
         fits = queue.fits(usage)
         # Quota that others borrow is reclaimed for what one owns: staying within it can be what a victim is for.

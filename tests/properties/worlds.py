@@ -33,6 +33,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint
     protected: bool
     guarded: bool  # a disruption budget counts its pods
+    lowers_to: int | None  # its job goes on with so many pods
 
 
 class QueueOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,9 +139,10 @@ def _queue(choices: _Choices, name: str, cohort: str, total: int) -> QueueOf:
 
 def _submission(choices: _Choices, name: str, queues: Sequence[str]) -> Submission:
     pods = choices.pick([1, 1, 2, 3, 4])
-    return Submission(
+    queue = choices.pick([None, *queues, *queues])
+    found = Submission(
         name=name,
-        queue=choices.pick([None, *queues, *queues]),
+        queue=queue,
         priority=choices.number(0, 9),
         pods=pods,
         gpus=choices.pick([1, 1, 2, 4]),
@@ -151,7 +153,12 @@ def _submission(choices: _Choices, name: str, queues: Sequence[str]) -> Submissi
         checkpoint=choices.pick(_CHECKPOINTS),
         protected=choices.pick([False] * 11 + [True]),
         guarded=choices.pick([False, False, False, True]),
+        lowers_to=choices.pick([None, None, max(1, pods - 2), max(1, pods - 1)]),
     )
+    if queue is None or pods == 1 or found.lowers_to is None:
+        return msgspec.structs.replace(found, lowers_to=None)
+    # What a job can be lowered to is also what is enough to start.
+    return msgspec.structs.replace(found, gang=found.lowers_to if found.gang else False)
 
 
 def build(world: World, policy: Policy) -> Harness:
@@ -202,4 +209,5 @@ def submit(h: Harness, item: Submission) -> None:
         shape=shape,
         checkpoint=item.checkpoint,
         protected="do not touch" if item.protected else "",
+        lowers_to=item.lowers_to,
     )

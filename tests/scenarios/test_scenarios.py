@@ -9,9 +9,10 @@ import msgspec
 import pytest
 import yaml
 
+from makeway.engine.ledger import counted_pods
 from makeway.engine.policy import Policy
 from makeway.model.selectors import LabelSelector, Requirement
-from makeway.model.workload import Budget, Checkpoint, PodShape
+from makeway.model.workload import Budget, Checkpoint, PodShape, WorkloadId
 from makeway.testing import Harness, amounts
 
 HERE = Path(__file__).parent
@@ -36,6 +37,7 @@ class Item(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     topology: str | None = None
     saved_ago: float | None = None
     protected: str = ""
+    lowers_to: int | None = None
 
 
 class Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -64,6 +66,7 @@ class Then(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     runs: list[str] = []
     waits: list[str] = []
     placed: dict[str, list[str]] = {}
+    lowered: dict[str, int] = {}  # jobs that go on with so many pods, and hold quota for no more
     why: dict[str, str] = {}
 
 
@@ -136,6 +139,7 @@ def _submit(h: Harness, item: Item) -> None:
         shape=shape,
         checkpoint=Checkpoint(last_at=saved),
         protected=item.protected,
+        lowers_to=item.lowers_to,
     )
 
 
@@ -146,5 +150,9 @@ def _check(h: Harness, then: Then, fallen: list[str]) -> None:
     assert [name for name in then.waits if name in h.admitted] == []
     for name, nodes in then.placed.items():
         assert h.placed(name) == sorted(nodes)
+    for name, pods in then.lowered.items():
+        held = h.state.ledger.get(WorkloadId(f"default/{name}"))
+        assert held is not None
+        assert counted_pods(held.workload) == len(h.placed(name)) == pods
     for name, text in then.why.items():
         assert text in h.why(name), h.why(name)

@@ -54,4 +54,6 @@ LEADER_WORKER_SETS = Resource("leaderworkerset.x-k8s.io", "v1", "leaderworkerset
 PRIORITY_CLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", namespaced=False)
 POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets")
 PERSISTENT_VOLUME_CLAIMS = Resource("", "v1", "persistentvolumeclaims")
+PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", namespaced=False)
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", namespaced=False)
 MODELS = Resource("kubeai.org", "v1", "models")

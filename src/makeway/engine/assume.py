@@ -10,7 +10,7 @@ import msgspec
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Hold, Plan
 from makeway.model.event import Remove, Upsert
-from makeway.model.workload import CheckState, Placed, Pod, Workload
+from makeway.model.workload import Admission, CheckState, Placed, Pod, Workload
 
 
 def assume(state: State, plan: Plan, now: float) -> None:
@@ -71,6 +71,18 @@ def without_places(workload: Workload, pods: Iterable[Pod]) -> tuple[Placed, ...
         if place.count > taken:
             left.append(msgspec.structs.replace(place, count=place.count - taken))
     return tuple(left)
+
+
+def lowered(admission: Admission, keeps: int) -> Admission:
+    """As if it had been admitted with so many pods from the start; never with more than it has."""
+    given = admission.assignments[0]
+    count = min(keeps, given.count)
+    fewer = msgspec.structs.replace(
+        given,
+        usage=tuple((resource, amount // given.count * count) for resource, amount in given.usage),
+        count=count,
+    )
+    return msgspec.structs.replace(admission, assignments=(fewer, *admission.assignments[1:]))
 
 
 def _leaving(pod: Pod, gone_by: float) -> Pod:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from makeway.engine.ledger import Held, Ledger
+from makeway.engine.ledger import Held, Ledger, Part
 from makeway.engine.quota import FlavorResource
 from makeway.model.workload import WorkloadId
 
@@ -41,6 +41,7 @@ class Departures:
             ledger.remove_usage(queue, freed)
 
     def release_rest(self, ledger: Ledger) -> None:
-        """Inside a what-if: those who still count, gone as members too."""
-        for workload in self._held:
-            ledger.release(workload)
+        """Inside a what-if: those who still count, gone as members too. Who gives up a part stays a member."""
+        for workload, held in self._held.items():
+            if not isinstance(held, Part):
+                ledger.release(workload)

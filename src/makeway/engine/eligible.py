@@ -108,12 +108,25 @@ class Eligible:
                     yield self._candidate(workload, (pod,), whole=False)
                 continue
             yield self._candidate(workload, there, whole=True)
-            # Single pods make room on nodes; quota comes back only with the whole workload.
-            spare = gang.surplus_of(workload, there)
+            # Single pods make room on nodes; quota comes back with the whole workload, or where its job is lowered.
+            lowers = self._lowers(workload)
+            spare = self._spare(workload, there) if lowers else gang.surplus_of(workload, there)
             if spare:
                 self.surplus[workload_id] = spare
                 for pod in there:
-                    yield self._candidate(workload, (pod,), whole=False)
+                    yield self._candidate(workload, (pod,), whole=False, lowers=lowers)
+
+    def _lowers(self, workload: Workload) -> bool:
+        """Kueue stops whole workloads and kube-scheduler single pods: neither lowers a job."""
+        return (
+            workload.lowers_to is not None
+            and workload.admission is not None
+            and self.policy.victims == "least-loss"
+        )
+
+    def _spare(self, workload: Workload, there: tuple[Pod, ...]) -> int:
+        assert workload.lowers_to is not None
+        return max(0, len(there) - workload.lowers_to)
 
     def _holding_quota_only(self) -> Iterator[Workload]:
         """Admitted, and none of its pods exists yet."""
@@ -123,7 +136,9 @@ class Eligible:
             if workload.evicted_at is None and not workload.finished and workload.active:
                 yield workload
 
-    def _candidate(self, workload: Workload, pods: tuple[Pod, ...], *, whole: bool) -> Candidate:
+    def _candidate(
+        self, workload: Workload, pods: tuple[Pod, ...], *, whole: bool, lowers: bool = False
+    ) -> Candidate:
         past = self.history.get(owner_of(workload)) if self.history else None
         loss = loss_of(
             workload,
@@ -150,6 +165,7 @@ class Eligible:
             workload=workload,
             pods=pods,
             whole=whole,
+            lowers=lowers,
             loss_ms=round(loss * 1000),
             started_at=started,
             promised=tuple(self.occupancy.promised.get(workload.id, ())) if whole else (),

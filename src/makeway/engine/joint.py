@@ -14,6 +14,7 @@ import numpy as np
 from makeway.engine.eligible import by_pod_priority
 from makeway.engine.entries import Entry
 from makeway.engine.holds import hold_for
+from makeway.engine.ledger import Part
 from makeway.engine.placement import Demand, Shortfall, with_flavors
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Proposal
@@ -109,7 +110,11 @@ class Joint:
         leaving = [held.id for held in ledger.leaving()]
         for workload in dict.fromkeys([*leaving, *fallen]):
             ledger.release(workload)
-        return bool(leaving or fallen)
+        for workload, pods in self.seating.giving_up.items():
+            held = ledger.get(workload)
+            if held is not None:
+                ledger.give_back(Part(held, pods))
+        return bool(leaving or fallen or self.seating.giving_up)
 
     def _as_many_as_fit(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
         """Independent pods: one that fits is enough to start."""

@@ -42,6 +42,36 @@ class Held:
         return any(fr in self.usage for fr in frs)
 
 
+class Part(Held):
+    """Part of what a workload holds: for the pods that its job gives up while it goes on."""
+
+    __slots__ = ("which",)
+
+    def __init__(self, held: Held, pods: int, which: str = "") -> None:
+        super().__init__(held.workload, held.queue, _per_pod(held, pods))
+        self.which = which
+
+    @property
+    def id(self) -> WorkloadId:
+        """Not the workload's own: others may take another part of it."""
+        return WorkloadId(f"{self.workload.id}#{self.which}")
+
+
+def _per_pod(held: Held, count: int) -> dict[FlavorResource, int]:
+    """What so many of its pods use; all of its pods are alike."""
+    together = counted_pods(held.workload)
+    return {fr: amount // together * count for fr, amount in held.usage.items()}
+
+
+def counted_pods(workload: Workload) -> int:
+    """The pods of a workload of one pod set that its quota is for now."""
+    if workload.admission is None:
+        return workload.pod_sets[0].count
+    done = dict(workload.reclaimable).get(workload.pod_sets[0].name, 0)
+    admitted = workload.admission.assignments[0].count
+    return max(1, min(admitted, workload.pod_sets[0].count - done))
+
+
 class Members(dict[WorkloadId, Held]):
     """The workloads that hold quota in one queue, also in the order in which they would be asked to step aside.
 
@@ -185,6 +215,13 @@ class Ledger:
         self.remove_usage(queue, held.usage)
         self._set(self._generation, queue, self._generation.get(queue, 0) + 1)
         return held
+
+    def give_back(self, held: Held) -> None:
+        """All that it holds, or the part that it gives up."""
+        if isinstance(held, Part):
+            self.remove_usage(held.queue, held.usage)
+        else:
+            self.release(held.id)
 
     def add_usage(self, queue: str, usage: Usage) -> None:
         node = self.queue(queue)

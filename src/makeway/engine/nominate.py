@@ -12,7 +12,7 @@ from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry
 from makeway.engine.flavors import Assigner
 from makeway.engine.joint import Joint
-from makeway.engine.ledger import Ledger
+from makeway.engine.ledger import Held, Ledger, Part
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode, Offer, Possibility, Proposal, Tried
 from makeway.engine.queueing import Requeue
@@ -20,6 +20,7 @@ from makeway.engine.quota import FlavorResource, Usage, borrowing_height
 from makeway.engine.state import State
 from makeway.engine.victims.candidates import Request, rule_named
 from makeway.engine.victims.policies import ChooseVictims, choice_of
+from makeway.engine.victims.roster import Candidate
 from makeway.engine.victims.spare import Victim
 from makeway.model.queue import QueueName
 from makeway.model.workload import Workload, WorkloadId
@@ -37,6 +38,7 @@ class Nominator:
         self.joint = joint
         self.choose: ChooseVictims = choice_of(policy)
         self.claims: Mapping[WorkloadId, tuple[QueueName, Usage]] = {}  # shared with `Serving`
+        self.reserved: set[WorkloadId] = set()  # of these: who has waited long; shared too
         # Who is no candidate in this cycle, whatever the rules say.
         self.out_of_reach: set[WorkloadId] = set()
 
@@ -108,9 +110,13 @@ class Nominator:
         """With the room counted that others have been promised, since what frees it was told to stop for them."""
         with self.state.ledger.what_if():
             for key, (queue, usage) in self.claims.items():
-                if key != workload.id:
+                if key != workload.id and not self._may_take(workload, key):
                     self.state.ledger.add_usage(queue, usage)
             yield
+
+    def _may_take(self, workload: Workload, keeper: WorkloadId) -> bool:
+        """What a weaker one merely keeps together while it waits."""
+        return keeper in self.reserved and self.state.workloads[keeper].priority < workload.priority
 
     def _propose_smaller(self, entry: Entry, assigner: Assigner, tried: Tried) -> None:
         """The largest size that gets in, victims allowed: by bisection, since a smaller size never fits worse."""
@@ -176,13 +182,20 @@ class Nominator:
             # What this very cycle admitted can still be taken back: nobody falls.
             found = self._choose(workload, queue, proposal.usage, proposal.need)
             return found if all(self._just_admitted(victim) for victim in found) else []
-        ledger = self.state.ledger
-        chosen = [(v.workload.id, ledger.get(v.workload.id)) for v in room.victims if v.whole]
         return [
             Victim(held, rule)
-            for key, held in chosen
-            if held is not None and (rule := rule_named(room.rules[key])) is not None
+            for fallen in room.victims
+            if (held := self._quota_of(fallen)) is not None
+            and (rule := rule_named(room.rules[fallen.workload.id])) is not None
         ]
+
+    def _quota_of(self, fallen: Candidate) -> Held | None:
+        """What comes back when it falls; single pods give nothing back, unless their job is lowered."""
+        held = self.state.ledger.get(fallen.workload.id)
+        if held is None or fallen.whole:
+            return held
+        which = ",".join(pod.id for pod in fallen.pods)
+        return Part(held, len(fallen.pods), which) if fallen.lowers else None
 
     def _just_admitted(self, victim: Victim) -> bool:
         known = self.state.workloads.get(victim.held.id)

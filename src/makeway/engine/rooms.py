@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from makeway.engine.eligible import Eligible
+from makeway.engine.ledger import counted_pods
 from makeway.engine.nodes import Rows, Vector
 from makeway.engine.occupancy import occupies
 from makeway.engine.placement import Demand, Shortfall
@@ -22,10 +23,7 @@ from makeway.engine.state import State
 from makeway.engine.victims import kube, least_loss
 from makeway.engine.victims.oracle import QuotaTest
 from makeway.engine.victims.roster import Candidate, Roster, lift
-from makeway.model.decision import (
-    RESERVATION,
-    Hold,
-)
+from makeway.model.decision import RESERVATION, Hold, Lowered
 from makeway.model.node import NodeName
 from makeway.model.workload import Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
@@ -66,6 +64,12 @@ class Rooms:
         self._coming: dict[int, Vector] = {}
         self._unpromised: list[tuple[NodeName, Vector]] = []  # promises to those who fell
         self._leave(state.occupancy.leaving.values())
+        # Pods that jobs were told to give up, in this cycle or before, and whose quota is still counted.
+        self.giving_up: dict[WorkloadId, int] = {}
+        self._keeps: dict[WorkloadId, int] = {}  # what those jobs go on with then
+        for hold in state.holds.values():
+            for lowered in hold.lowered:
+                self._note_lowered(lowered)
         self.fallen: set[tuple[WorkloadId, tuple[PodId, ...]]] = set()
         self._fallen_units: list[int] = []
         self._wake_at = math.inf
@@ -201,12 +205,12 @@ class Rooms:
         """Places for every demand: now, once others have left, or at the price of victims."""
         with self._as_seen_by(workload):
             now = self.placer.place(demands)
-            if not isinstance(now, Shortfall) and (quota is None or quota.fits(frozenset())):
+            if not isinstance(now, Shortfall) and (quota is None or quota.fits()):
                 return Room(placement=now)
             gone = quota.once_they_are_gone() if quota is not None else nullcontext()
             with self._once_they_are_gone(), gone:
                 soon = self.placer.place(demands)
-                if not isinstance(soon, Shortfall) and (quota is None or quota.fits(frozenset())):
+                if not isinstance(soon, Shortfall) and (quota is None or quota.fits()):
                     return Room(placement=soon, later=True)
                 if not may_evict or not workload.preempts:
                     return _short(now, demands)
@@ -232,7 +236,7 @@ class Rooms:
     ) -> Room | None:
         """Who would rather wait than evict: the earliest moment at which enough others will have ended by themselves."""
         patience = workload.checkpoint.patience_s
-        if patience <= 0 or (quota is not None and not quota.fits(frozenset())):
+        if patience <= 0 or (quota is not None and not quota.fits()):
             return None
         ending = self._ending_by(self.now + patience)
         return self._room_after_ends(demands, ending)
@@ -352,6 +356,23 @@ class Rooms:
                 self._fallen_units.append(unit)
         self._leave(victim.pods)
         self._unpromised += victim.promised
+
+    def _note_lowered(self, lowered: Lowered) -> None:
+        workload = self.workloads.get(lowered.workload)
+        if workload is None or workload.admission is None:
+            return
+        if counted_pods(workload) > lowered.keeps:
+            known = self._keeps.get(lowered.workload, lowered.keeps)
+            self._keeps[lowered.workload] = min(known, lowered.keeps)
+            before = self.giving_up.get(lowered.workload, 0)
+            self.giving_up[lowered.workload] = before + lowered.gives
+
+    def _lower(self, workload: Workload, gives: int) -> Lowered:
+        """So many pods of it fall and are not replaced."""
+        now = self._keeps.get(workload.id, counted_pods(workload))
+        lowered = Lowered(workload=workload.id, gives=gives, keeps=now - gives)
+        self._note_lowered(lowered)
+        return lowered
 
     def place_some(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
         """As many of these independent pods as there is room for now."""

@@ -22,6 +22,7 @@ from makeway.engine.state import State
 from makeway.engine.victims import least_loss
 from makeway.engine.victims.loss import notice_of
 from makeway.engine.victims.oracle import QuotaTest
+from makeway.engine.victims.roster import Candidate
 from makeway.model.decision import (
     PATIENCE,
     RESERVATION,
@@ -30,6 +31,7 @@ from makeway.model.decision import (
     Decision,
     Evict,
     Hold,
+    Lowered,
     Wait,
 )
 from makeway.model.node import NodeName
@@ -167,7 +169,7 @@ class Seating(Rooms):
         """Room is on its way to it: it takes what is free now, there or elsewhere, and evicts nobody more."""
         with self._as_seen_by(workload):
             found = self.placer.place(demands)
-            fits = quota is None or quota.fits(frozenset())
+            fits = quota is None or quota.fits()
         if isinstance(found, Shortfall) or not fits:
             return Wait(workload=workload.id, reason=self.waiting_for_victims(workload))
         return self._admit(workload, gang.binds_of(demands, pods, found))
@@ -184,10 +186,12 @@ class Seating(Rooms):
         *,
         pods: Sequence[Pod] = (),
         after_s: float | None = None,
+        quota: Hold | None = None,
     ) -> list[Decision]:
         """Large gangs do not starve: who has waited long keeps the places it could have, until it can have all.
 
         `pods`: those that exist; without them the places are kept for pods to come. `after_s`: as its queue says.
+        `quota`: what it asks of its queue, to be kept too.
         """
         after_s = self.policy.reserve_after_s if after_s is None else after_s
         since = workload.created_at if workload.queued_at is None else workload.queued_at
@@ -195,12 +199,15 @@ class Seating(Rooms):
             self._look_again(since + after_s)
             return []
         others = any(h.rule == RESERVATION and w != workload.id for w, h in self.holds.items())
-        if others or sum(d.count for d in demands) < 2 or not self._could_ever_fit(demands):
+        asked = demands or (quota.admission.assignments if quota and quota.admission else ())
+        if others or sum(part.count for part in asked) < 2 or not self._could_ever_fit(demands):
             return []  # one at a time, the first in line
         with self.table.what_if():
             kept = self.place_some(workload, demands)
         hold = Hold(
             workload=workload.id,
+            queue=quota.queue if quota else None,
+            admission=quota.admission if quota else None,
             nominations=gang.binds_of(demands, pods, kept) if pods else (),
             placement=() if pods else kept,
             until=self._could_start_at(demands, self.now + after_s),
@@ -208,7 +215,7 @@ class Seating(Rooms):
         )
         before = self.holds.get(workload.id)
         same = before is not None and _places(before) == _places(hold)
-        if not kept or same:
+        if same or not (kept or quota):
             return []  # nothing is free yet, or nothing new
         self.end_hold(workload.id)
         self.holds[workload.id] = hold
@@ -326,14 +333,18 @@ class Seating(Rooms):
             # It waits for those who were told before, and the room is kept: nothing new to say.
             return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
         evicts: list[Decision] = []
+        lowered: list[Lowered] = []
         longest = 0.0
-        for victim in room.victims:
+        for victim in _pods_of_lowered_jobs_together(room.victims):
             notice = notice_of(victim.workload, victim.pods, self.policy.max_notice_s)
             longest = max(longest, notice)
+            if victim.lowers:
+                lowered.append(self._lower(victim.workload, len(victim.pods)))
             evicts.append(
                 Evict(
                     workload=victim.workload.id,
                     pods=() if victim.whole else tuple(pod.id for pod in victim.pods),
+                    keeps=lowered[-1].keeps if victim.lowers else None,
                     preemptor=workload.id,
                     reason=Reason(
                         kind="preempted",
@@ -357,6 +368,7 @@ class Seating(Rooms):
             nominations=nominations,
             victims=tuple(dict.fromkeys(victim.workload.id for victim in room.victims))
             or room.comes_from,
+            lowered=tuple(lowered),
             until=gone_by + self.policy.hold_s,
             loss=room.loss_ms / 1000,
             bound=room.bound_ms / 1000,
@@ -392,8 +404,29 @@ class Seating(Rooms):
         )
 
 
+def _pods_of_lowered_jobs_together(victims: Sequence[Candidate]) -> list[Candidate]:
+    """A job is lowered once, however many of its pods fall."""
+    result: list[Candidate] = []
+    place: dict[WorkloadId, int] = {}
+    for victim in victims:
+        if not victim.lowers:
+            result.append(victim)
+        elif victim.workload.id not in place:
+            place[victim.workload.id] = len(result)
+            result.append(victim)
+        else:
+            before = result[place[victim.workload.id]]
+            result[place[victim.workload.id]] = msgspec.structs.replace(
+                before,
+                pods=tuple(sorted((*before.pods, *victim.pods), key=lambda pod: pod.id)),
+                loss_ms=before.loss_ms + victim.loss_ms,
+            )
+    return result
+
+
 def _places(hold: Hold) -> tuple[object, ...]:
-    return hold.placement, hold.nominations
+    given = hold.admission.assignments if hold.admission is not None else ()
+    return hold.placement, hold.nominations, given
 
 
 def _alike(pods: Sequence[Pod]) -> list[list[Pod]]:

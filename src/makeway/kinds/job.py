@@ -28,6 +28,9 @@ from makeway.kinds.queued import Find, QueuedKind, Slot, Stop
 
 API_VERSION: Final = "batch/v1"
 KIND: Final = "Job"
+TRACKING: Final = (
+    "batch.kubernetes.io/job-tracking"  # the finalizer of pods that are still to be counted
+)
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 _INTERVAL: Final = re.compile(r"(\d+)(?:-(\d+))?")
 
@@ -228,6 +231,13 @@ class QueuedJob(QueuedKind):
         self, job: Json, updates: Mapping[str, Json], counts: Mapping[str, int], find: Find
     ) -> Object:
         return start_patch(job, updates["main"], counts.get("main", pod_count(job)))
+
+    def lowers(self, job: Json) -> bool:
+        """Not where completions follow parallelism: then the last indexes would have to go, whatever they cost."""
+        return annotations_of(job).get(COMPLETIONS_EQUAL_PARALLELISM) != "true"
+
+    def lower_patch(self, job: Json, count: int) -> Object:
+        return {"spec": {"parallelism": count}} if parallelism(job) > count else {}
 
     def suspend_patch(self) -> Object:
         return suspend_patch()

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from makeway.control.clock import timestamp
 from makeway.kinds.metadata import Json, Object, seconds, spec, status
-from makeway.model.decision import Bind, Evict, Hold
+from makeway.model.decision import Bind, Evict, Hold, Lowered
 from makeway.model.history import Eviction
 from makeway.model.node import NodeName
 from makeway.model.queue import FlavorName, QueueName
@@ -26,6 +26,7 @@ KIND: Final = "Preemption"
 REQUEUED: Final = "Requeued"
 RECREATED: Final = "Recreated"
 WAITS_FOR_PODS: Final = "WaitsForReplacementPods"
+LOWERED: Final = "Lowered"  # it goes on with fewer pods
 ENDED: Final = "Preempted"
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
 
@@ -54,27 +55,28 @@ def compose(
     *,
     attempt: int,
     preemptor_uid: str,
-    preemptor_owner_uid: str = "",
+    preemptor_owner: str = "",
     home: str,
     uids: dict[str, tuple[str, str]],
     pod_uids: dict[str, str],
     afterwards: dict[str, str],
     now: float,
 ) -> Object:
-    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and its owner's, `afterwards`
+    """The record of a preemption that is about to begin. `uids` gives each victim's own uid and whose work it is, `afterwards`
     what will become of it.
     """
     victims = [
         {
             "workload": evict.workload,
             "uid": uids.get(evict.workload, ("", ""))[0],
-            "ownerUID": uids.get(evict.workload, ("", ""))[1],
+            "owner": uids.get(evict.workload, ("", ""))[1],
             "pods": list(evict.pods),
             "podUIDs": [pod_uids.get(pod, "") for pod in evict.pods],
             "rule": evict.reason.rule or evict.reason.kueue,
             "lossGPUSeconds": round(evict.loss, 3),
             "noticeSeconds": evict.notice_s,
             "afterwards": afterwards.get(evict.workload, ENDED),
+            **_lowered_json(evict),
         }
         for evict in evicts
     ]
@@ -85,7 +87,7 @@ def compose(
         "spec": {
             "preemptor": hold.workload,
             "preemptorUID": preemptor_uid,
-            "preemptorOwnerUID": preemptor_owner_uid,
+            "preemptorOwner": preemptor_owner,
             "attempt": attempt,
             "rule": hold.rule,
             "victims": victims,
@@ -96,6 +98,12 @@ def compose(
             "hold": _hold_json(hold),
         },
     }
+
+
+def _lowered_json(evict: Evict) -> Object:
+    if evict.keeps is None:
+        return {}
+    return {"loweredFrom": evict.keeps + len(evict.pods), "loweredTo": evict.keeps}
 
 
 def _hold_json(hold: Hold) -> Object:
@@ -141,6 +149,15 @@ def hold_from(obj: Json) -> Hold | None:
             for b in room.get("nominations") or []
         ),
         victims=tuple(WorkloadId(v["workload"]) for v in said.get("victims") or []),
+        lowered=tuple(
+            Lowered(
+                workload=WorkloadId(v["workload"]),
+                gives=len(v.get("pods") or []),
+                keeps=int(v["loweredTo"]),
+            )
+            for v in said.get("victims") or []
+            if v.get("loweredTo") is not None
+        ),
         until=seconds(room.get("until")) or 0.0,
         loss=float(said.get("lossGPUSeconds") or 0.0),
         rule=str(said.get("rule") or ""),
@@ -173,6 +190,7 @@ def evictions(obj: Json) -> list[Evict]:
         Evict(
             workload=WorkloadId(str(victim["workload"])),
             pods=tuple(PodId(pod) for pod in victim.get("pods") or []),
+            keeps=None if victim.get("loweredTo") is None else int(victim["loweredTo"]),
             preemptor=WorkloadId(str(said.get("preemptor") or "")),
             reason=Reason(kind="preempted", kueue="Preempted", rule=str(victim.get("rule") or "")),
             loss=float(victim.get("lossGPUSeconds") or 0.0),
@@ -188,11 +206,11 @@ def losses(obj: Json) -> list[Loss]:
         return []  # nobody was told for a while: it may come to nothing
     said = spec(obj)
     at = seconds(said.get("plannedAt")) or 0.0
-    by = str(said.get("preemptorOwnerUID") or said.get("preemptorUID") or "")
+    by = str(said.get("preemptorOwner") or said.get("preemptorUID") or "")
     took = status(obj).get("saveSeconds") or {}
     found = []
     for victim in said.get("victims") or []:
-        owner = str(victim.get("ownerUID") or victim.get("uid") or "")
+        owner = str(victim.get("owner") or victim.get("uid") or "")
         if owner:
             save_s = took.get(victim.get("workload"))
             found.append(
@@ -216,6 +234,13 @@ def covers(obj: Json, preemptor: str, evicts: Iterable[Evict]) -> bool:
     return {evict.workload for evict in evicts} <= named
 
 
+def victim_text(victim: Json) -> str:
+    """Its name, and what is left of it where it was lowered."""
+    if victim.get("loweredTo") is None:
+        return str(victim["workload"])
+    return f"{victim['workload']} ({victim['loweredFrom']} to {victim['loweredTo']} pods)"
+
+
 def progress(obj: Json, phase: str, message: str, now: float) -> Object:
     """The status of a preemption on its way; nothing when it is there already."""
     if status(obj).get("phase") == phase and status(obj).get("message") == message:
@@ -225,7 +250,7 @@ def progress(obj: Json, phase: str, message: str, now: float) -> Object:
     change: Object = {
         "phase": phase,
         "message": message,
-        "victimsText": ", ".join(str(v["workload"]) for v in victims),
+        "victimsText": ", ".join(victim_text(v) for v in victims),
         "lossText": f"{loss / 60:.1f} GPU-minutes",
     }
     if phase not in OPEN:

@@ -115,7 +115,15 @@ class QueuedKind:
         """Pods by pod set that need no quota any more."""
         return []
 
-    # Starting and stopping
+    # Starting, lowering and stopping
+
+    def lowers(self, job: Json) -> bool:
+        """Whether it goes on with fewer pods while it runs, whichever are taken."""
+        return False
+
+    def lower_patch(self, job: Json, count: int) -> Object:
+        """Go on with so many pods: those that were taken are not replaced. Empty where that is so already."""
+        raise NotImplementedError
 
     def start_patch(
         self, job: Json, updates: Mapping[str, Json], counts: Mapping[str, int], find: Find

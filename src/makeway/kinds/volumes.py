@@ -31,6 +31,7 @@ from makeway.model.workload import PodShape
 
 WAITS_FOR_POD: Final = "WaitForFirstConsumer"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
+PROVISIONER: Final = "volume.kubernetes.io/storage-provisioner"  # who is asked to make a volume
 SELECTED_NODE: Final = "volume.kubernetes.io/selected-node"
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
@@ -54,12 +55,18 @@ class Option(msgspec.Struct, frozen=True):
 
 def claim_names(pod: Json) -> list[str]:
     """The claims a pod uses: named ones, and those made for it alone, which a template does not know yet."""
-    found: list[str] = []
+    return list(claims_by_volume(pod).values())
+
+
+def claims_by_volume(pod: Json) -> dict[str, str]:
+    """Which claim each of a pod's volumes is, where it is one."""
+    found: dict[str, str] = {}
     for volume in spec(pod).get("volumes") or []:
+        volume_name = str(volume.get("name"))
         if volume.get("persistentVolumeClaim"):
-            found.append(str(volume["persistentVolumeClaim"].get("claimName") or ""))
+            found[volume_name] = str(volume["persistentVolumeClaim"].get("claimName") or "")
         elif volume.get("ephemeral") and name(pod):
-            found.append(f"{name(pod)}-{volume.get('name')}")
+            found[volume_name] = f"{name(pod)}-{volume_name}"
     return found
 
 
@@ -124,11 +131,11 @@ def _reachable_from(volume: Json) -> Terms:
 
 def _options(claim: Json, storage: Storage) -> list[Option]:
     """The smallest volume first: a larger one may be what another claim needs."""
-    volumes = [v for v in storage.of_class(storage_class(claim)) if _serves(v, claim)]
-    given = [v for v in volumes if _given_to(v, claim)]
+    volumes = [v for v in storage.of_class(storage_class(claim)) if serves(v, claim)]
+    given = [v for v in volumes if given_to(v, claim)]
     if given:
         return [Option(volume, _reachable_from(volume)) for volume in given[:1]]
-    volumes.sort(key=lambda v: (_capacity(v), name(v)))
+    volumes.sort(key=lambda v: (capacity(v), name(v)))
     made = storage.find("StorageClass", storage_class(claim)) or {}
     found = [Option(volume, _reachable_from(volume)) for volume in volumes]
     if made.get("provisioner") != NO_PROVISIONER:
@@ -242,7 +249,7 @@ def _includes(terms: Terms, node: Json, own: Mapping[str, str]) -> bool:
 
 def give(volume: Json, claim: Json) -> Object | None:
     """The patch that keeps a volume for a claim, as kube-scheduler writes it; None if it is so already."""
-    if _given_to(volume, claim):
+    if given_to(volume, claim):
         return None
     reference = {
         "apiVersion": "v1",
@@ -257,13 +264,13 @@ def give(volume: Json, claim: Json) -> Object | None:
     }
 
 
-def _given_to(volume: Json, claim: Json) -> bool:
+def given_to(volume: Json, claim: Json) -> bool:
     kept = spec(volume).get("claimRef") or {}
     same = f"{kept.get('namespace')}/{kept.get('name')}" == key(claim)
     return same and kept.get("uid") in (None, "", uid(claim))
 
 
-def _serves(volume: Json, claim: Json) -> bool:
+def serves(volume: Json, claim: Json) -> bool:
     """Whether the claim may have this volume: nobody else has it, and it is what was asked for."""
     asked, offered = spec(claim), spec(volume)
     if metadata(volume).get("deletionTimestamp") or asked.get("volumeName") not in (
@@ -272,7 +279,7 @@ def _serves(volume: Json, claim: Json) -> bool:
         name(volume),
     ):
         return False
-    if _given_to(volume, claim):
+    if given_to(volume, claim):
         return True
     if offered.get("claimRef") or status(volume).get("phase") != "Available":
         return False
@@ -281,13 +288,13 @@ def _serves(volume: Json, claim: Json) -> bool:
         set(asked.get("accessModes") or ()) <= set(offered.get("accessModes") or ())
         and asked.get("volumeMode", "Filesystem") == offered.get("volumeMode", "Filesystem")
         and asked.get("volumeAttributesClassName") == offered.get("volumeAttributesClassName")
-        and _capacity(volume) >= _requested(claim)
+        and capacity(volume) >= _requested(claim)
         and selector is not None
         and selector.matches(labels(volume))
     )
 
 
-def _capacity(volume: Json) -> int:
+def capacity(volume: Json) -> int:
     return amount_of("storage", (spec(volume).get("capacity") or {}).get("storage") or "0")
 
 

@@ -7,13 +7,15 @@ with who asked, the priorities and the loss.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Final
 
 import msgspec
 
 from makeway.control.clock import timestamp
-from makeway.engine.assume import without_places
-from makeway.kinds import conditions, pod, podgroup, preemption
+from makeway.engine.assume import lowered, without_places
+from makeway.kinds import conditions, job, pod, podgroup, preemption
+from makeway.kinds.frameworks import job_kind
 from makeway.kinds.metadata import (
     JOB_UID,
     Json,
@@ -21,6 +23,7 @@ from makeway.kinds.metadata import (
     annotations_of,
     controller,
     created_at,
+    finalizers,
     key,
     labels,
     name,
@@ -30,10 +33,13 @@ from makeway.kinds.metadata import (
     uid,
 )
 from makeway.kinds.promises import PLACEMENT
+from makeway.kinds.workload import read
 from makeway.kube import preempting, standing, words
 from makeway.kube.actions import (
     Action,
     Create,
+    Patch,
+    Tell,
     about,
     delete_object,
     patch_object,
@@ -46,6 +52,7 @@ from makeway.kube.pods import notice_s
 from makeway.kube.projection import Projection, placement_json
 from makeway.kube.world import World
 from makeway.model.decision import Evict, Hold
+from makeway.model.history import owner_of
 from makeway.model.workload import WorkloadId
 
 HUMAN: Final = {
@@ -136,13 +143,50 @@ class Evictor:
             [p for p in named if p is not None] if named else self._world.pods_of(evict.workload)
         )
         trigger = self._trigger(evict.preemptor)
-        return self._keep_other_places(evict) + [
+        told = [
             self._evict_pod(victim, evict, trigger, now)
             for victim in victims
             if not terminating(victim) and not pod.ended(victim)
         ]
+        places = self._keep_other_places(evict)
+        if evict.keeps is None:
+            return [list(places), *told] if places else told
+        # The pods that were chosen first, then the job is lowered before it replaces them: a job that is lowered first
+        # picks others.
+        return [[*chain(*told), *self._lower(evict), *map(_whatever_version, places)]]
 
-    def _keep_other_places(self, evict: Evict) -> list[list[Action]]:
+    def _lower(self, evict: Evict) -> list[Action]:
+        """Its job goes on with fewer pods, and their quota is given back: as if it had been admitted with so many."""
+        found = self._copy.get("Workload", evict.workload)
+        if found is None or not standing.has_quota(found) or standing.evicted(found):
+            return []
+        kind, owner, admission = job_kind(found), self._world.owner_of(found), read(found).admission
+        if kind is None or owner is None or admission is None:
+            return []
+        keeps = evict.keeps or 0
+        note = self._lowered_message(evict, keeps)
+        actions: list[Action] = []
+        body = kind.lower_patch(owner, keeps)
+        if body:
+            told = Tell(
+                about=about(kind.kind, owner), reason="Lowered", note=note, component=kind.component
+            )
+            actions.append(_whatever_version(patch_object(kind.kind, owner, body, told)))
+        if keeps < admission.assignments[0].count:
+            change = {"admission": standing.admission_json(lowered(admission, keeps))}
+            told = workload_event(found, "Lowered", note)
+            actions.append(patch_status("Workload", found, change, told))
+        return actions
+
+    def _lowered_message(self, evict: Evict, keeps: int) -> str:
+        human = HUMAN.get(evict.reason.rule, "a higher priority on its nodes")
+        names = ", ".join(pod_key.split("/", 1)[-1] for pod_key in evict.pods)
+        return (
+            f"Lowered from {keeps + len(evict.pods)} to {keeps} pods due to {human}; "
+            f"stopped: {names}{self._more(evict)}"
+        )
+
+    def _keep_other_places(self, evict: Evict) -> list[Patch]:
         """Pods that fall singly lose the nodes they were promised; the rest of the workload keeps its own."""
         model = self._projection.workload(evict.workload)
         if model is None or not model.placement or not evict.pods:
@@ -155,7 +199,7 @@ class Evictor:
         if found is None or PLACEMENT not in annotations_of(found):
             return []
         body = {"metadata": {"annotations": {PLACEMENT: placement_json(left)}}}
-        return [[patch_object("Workload", found, body)]]
+        return [patch_object("Workload", found, body)]
 
     def _trigger(self, preemptor: str) -> Object | None:
         """The pod that stands for its workload in messages: the last to arrive."""
@@ -187,6 +231,9 @@ class Evictor:
         )
         if trigger is not None:
             told = msgspec.structs.replace(told, component=pod.scheduler_name(trigger))
+        if evict.keeps is not None and job.TRACKING in finalizers(victim):
+            # As the job controller does when it removes surplus pods itself: none of them counts as a failure.
+            actions.append(_uncounted(victim))
         actions.append(delete_object("Pod", victim, told, grace_s=notice_s(victim, self._world)))
         return actions
 
@@ -249,9 +296,9 @@ class Evictor:
             evicts,
             attempt=preemption.attempts(known, asked_by) + 1,
             preemptor_uid=asked_by,
-            preemptor_owner_uid=model.owner_uid if model is not None else "",
+            preemptor_owner=owner_of(model) if model is not None else "",
             home=preemptor.split("/", 1)[0],
-            uids={w: (m.uid, m.owner_uid) for w, m in models.items() if m is not None},
+            uids={w: (m.uid, owner_of(m)) for w, m in models.items() if m is not None},
             pod_uids={
                 pod_key: uid(found)
                 for e in evicts
@@ -265,6 +312,8 @@ class Evictor:
 
     def _afterwards(self, evict: Evict) -> str:
         """What will become of a victim when it has stopped; without an owner that brings it back it is over."""
+        if evict.keeps is not None:
+            return preemption.LOWERED
         pods = self._world.pods_of(evict.workload)
         found = self._copy.get("Workload", evict.workload)
         if found is None or evict.pods:
@@ -280,3 +329,14 @@ class Evictor:
         pods = self._world.pods_of(evict.workload)
         graces = [max(pod.grace_s(p), float(notice_s(p, self._world) or 0)) for p in pods]
         return max([evict.notice_s, *graces])
+
+
+def _uncounted(victim: Json) -> Patch:
+    rest = [f for f in finalizers(victim) if f != job.TRACKING]
+    body = {"metadata": {"uid": uid(victim), "finalizers": rest or None}}
+    return _whatever_version(patch_object("Pod", victim, body))
+
+
+def _whatever_version(patch: Patch) -> Patch:
+    """Earlier steps of the same chain, or other controllers, have changed the object meanwhile."""
+    return msgspec.structs.replace(patch, version="")

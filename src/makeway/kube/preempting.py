@@ -131,7 +131,8 @@ def told(victim: Json, world: World) -> bool:
     if victim.get("pods"):
         uids = victim.get("podUIDs") or [""] * len(victim["pods"])
         named = zip(victim["pods"], uids, strict=False)
-        return all(_leaves(world.copy.get("Pod", k), known) for k, known in named)
+        leave = all(_leaves(world.copy.get("Pod", k), known) for k, known in named)
+        return leave and _lowered(victim, world)
     found = world.copy.get("Workload", str(victim.get("workload")))
     if found is None:
         held = world.pods_of(str(victim.get("workload")))
@@ -139,6 +140,16 @@ def told(victim: Json, world: World) -> bool:
     if victim.get("uid") and uid(found) != victim["uid"]:
         return True
     return standing.evicted(found) or not standing.has_quota(found)
+
+
+def _lowered(victim: Json, world: World) -> bool:
+    """A job that gives up pods has to be lowered too, lest it replaces them; unless it stopped meanwhile."""
+    found = world.copy.get("Workload", str(victim.get("workload")))
+    if victim.get("loweredTo") is None or found is None or uid(found) != victim.get("uid"):
+        return True
+    given = standing.assignments(found).values()
+    gone = standing.finished(found) or standing.evicted(found) or not standing.has_quota(found)
+    return gone or all(int(a.get("count") or 0) <= int(victim["loweredTo"]) for a in given)
 
 
 def _leaves(one: Object | None, known: str) -> bool:

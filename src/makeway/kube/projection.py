@@ -25,12 +25,13 @@ from makeway.kinds import (
     podgroup,
     preemption,
     resourceflavor,
+    sets,
     topology,
     volumes,
     workload,
 )
 from makeway.kinds import namespace as namespaces
-from makeway.kinds.frameworks import JOB_KINDS
+from makeway.kinds.frameworks import JOB_KINDS, job_kind
 from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import (
     PODSET,
@@ -192,6 +193,7 @@ class Projection:
     def _note_owner(self, kind: str, changed: Json) -> None:
         for one in self._copy.by("pods by parent", f"{kind}/{key(changed)}"):
             self._mark("pod", key(one))
+            self._mark_workload_of(one)
         for owned in self._copy.by("workloads by owner", uid(changed)):
             self._mark("workload", key(owned))
         for child in self._copy.by("children", uid(changed)):
@@ -271,6 +273,10 @@ class Projection:
         gang = podgroup.gang_of(one)
         if gang is not None and self._is_gang(gang, one):
             return self._gang_id(gang), gang
+        together = self._world.set_of(one)
+        if together is not None:
+            member, _, needed = together
+            return WorkloadId(member.id), sets.part_of(one, needed)
         parent = self._indexed_parent(one)
         if parent is not None:
             return WorkloadId(key(parent)), "main"
@@ -318,6 +324,9 @@ class Projection:
         gang = self._gang(key_)
         if gang is not None:
             return gang
+        together = self._copy.by("pods by set", key_)
+        if together:
+            return self._set(together)
         parent = self._copy.get("Job", key_)
         if parent is not None and job.indexed(parent) and not self._world.manages(parent):
             return self._indexed_job(parent)
@@ -329,6 +338,7 @@ class Projection:
     def _lone(self, one: Json) -> Workload:
         ours = self._ours(pod.scheduler_name(one))
         found = pod.lone_workload(one, ours=ours, shape=self._shapes.of(one))
+        found = msgspec.structs.replace(found, top_owner=self._world.top_owner(one))
         parent = self._parent_job(one)
         if parent is not None and self._world.manages(parent):
             return msgspec.structs.replace(found, held_back="its Job is not admitted")
@@ -341,7 +351,9 @@ class Projection:
         if not present or self.workload_of(present[0].pods[0])[0] != key_:
             return None
         ours = all(self._ours(pod.scheduler_name(p)) for m in present for p in m.pods)
-        return podgroup.gang_workload(WorkloadId(key_), present, ours=ours, expected=names)
+        made = podgroup.gang_workload(WorkloadId(key_), present, ours=ours, expected=names)
+        above = {self._world.top_owner(p) for m in present for p in m.pods}
+        return msgspec.structs.replace(made, top_owner=above.pop() if len(above) == 1 else "")
 
     def _member(self, gang: str) -> podgroup.Member:
         pods = [p for p in self._copy.by("pods by gang", gang) if not pod.queued(p)]
@@ -349,6 +361,33 @@ class Projection:
             gang=gang,
             group=next(iter(self._world.pod_groups(gang)), None),
             pods=tuple(sorted(pods, key=lambda p: (created_at(p), name(p)))),
+        )
+
+    def _set(self, pods: list[Object]) -> Workload | None:
+        """A JobSet, or a group of a LeaderWorkerSet: a part for each sort of its pods."""
+        found = self._world.set_of(pods[0])
+        mine = [p for p in pods if found and self.workload_of(p)[0] == found[0].id]
+        if found is None or not mine:
+            return None
+        member, owner, needed = found
+        parts = [
+            podgroup.Member(
+                gang=part,
+                group=podgroup.PodGroup(
+                    id=member.name, uid=uid(owner), minimum=count, annotations=annotations_of(owner)
+                ),
+                pods=tuple(p for p in sorted(mine, key=name) if sets.part_of(p, needed) == part),
+            )
+            for part, count in needed.items()
+            if count
+        ]
+        ours = all(self._ours(pod.scheduler_name(p)) for p in mine)
+        return podgroup.whole_workload(
+            WorkloadId(member.id),
+            parts,
+            owner=f"{member.kind}/{member.name}",
+            top_owner=self._world.top_owner(owner),
+            ours=ours,
         )
 
     def _indexed_job(self, parent: Json) -> Workload | None:
@@ -366,11 +405,12 @@ class Projection:
             pods=tuple(pods),
         )
         ours = all(self._ours(pod.scheduler_name(p)) for p in pods)
-        found = podgroup.gang_workload(WorkloadId(key(parent)), [member], ours=ours)
-        return msgspec.structs.replace(
-            found,
+        return podgroup.whole_workload(
+            WorkloadId(key(parent)),
+            [member],
             owner=f"Job/{key(parent)}",
-            gang=msgspec.structs.replace(found.gang or Gang(), gives_up_surplus=False),
+            top_owner=self._world.top_owner(parent),
+            ours=ours,
         )
 
     def _queued(self, found: Json) -> Workload:
@@ -383,9 +423,11 @@ class Projection:
         places = [annotations_of(found), annotations_of(owner or {}), annotations_of(template)]
         return msgspec.structs.replace(
             read,
+            top_owner=self._world.top_owner(owner) if owner is not None else "",
             needs=self._needs(found, owner, template),
             gang=self._gang_of(found, owner, read.pod_sets, min_pods(*places)),
             checkpoint=checkpoint(*places),
+            lowers_to=self._lowers_to(found, owner, read.pod_sets, min_pods(*places)),
             pod_priority=self._pod_priority(template),
             protected=self._protected(template, owner),
             placement=self._placement(found),
@@ -459,6 +501,16 @@ class Projection:
             return None
         partial = tuple((s.name, s.min_count or s.count) for s in pod_sets)
         return Gang(minimums=partial) if any(s.min_count for s in pod_sets) else Gang()
+
+    def _lowers_to(
+        self, found: Json, owner: Json | None, pod_sets: tuple[PodSet, ...], fewest: int | None
+    ) -> int | None:
+        """The pods that its job goes on with when it is lowered; None: it says no minimum, or its kind cannot."""
+        kind = job_kind(found)
+        if kind is None or owner is None or len(pod_sets) != 1 or not kind.lowers(owner):
+            return None
+        said = [count for count in (pod_sets[0].min_count, fewest) if count is not None]
+        return max(said, default=None)
 
     def _placement(self, found: Json) -> tuple[Placed, ...]:
         if not standing.has_quota(found):

@@ -41,6 +41,7 @@ class Evict(msgspec.Struct, frozen=True, kw_only=True, tag="evict"):
 
     workload: WorkloadId
     pods: tuple[PodId, ...] = ()
+    keeps: int | None = None  # `pods` are not replaced: its job is lowered to so many
     preemptor: WorkloadId
     reason: Reason
     loss: float = 0.0  # GPU-seconds
@@ -53,6 +54,14 @@ PATIENCE = "patience"  # others will end by themselves
 RESERVATION = "reservation"  # it has waited long, and keeps what falls free
 
 
+class Lowered(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that gives up some of its pods for good. Their quota is free when its admission counts what it keeps."""
+
+    workload: WorkloadId
+    gives: int
+    keeps: int
+
+
 class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     """Room kept for `workload` while its victims leave: nominated nodes, and quota in its queue."""
 
@@ -62,6 +71,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     placement: tuple[Placed, ...] = ()
     nominations: tuple[Bind, ...] = ()
     victims: tuple[WorkloadId, ...] = ()
+    lowered: tuple[Lowered, ...] = ()  # those of them that go on with fewer pods
     until: float = 0.0
     loss: float = 0.0
     bound: float | None = None  # proven lower bound of the loss; equal to loss: optimal

@@ -1,6 +1,6 @@
 """What is remembered of an owner's work after it was evicted: how often, for whom, and how long its saves took.
 
-Pods are recreated under new names, so all of it is kept by owner (`owner_of`).
+Pods are recreated under new names, and so are the jobs of a CronJob: all of it is kept by whoever is at the top (`owner_of`).
 """
 
 from __future__ import annotations
@@ -26,4 +26,4 @@ History = Mapping[str, Past]
 
 
 def owner_of(workload: Workload) -> str:
-    return workload.owner_uid or workload.uid
+    return workload.top_owner or workload.owner_uid or workload.uid

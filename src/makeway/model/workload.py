@@ -154,7 +154,8 @@ Victims = Literal["workload", "pods"]
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
     id: WorkloadId
     uid: str = ""
-    owner_uid: str = ""  # of the job it stands for; history follows it
+    owner_uid: str = ""  # of the job it stands for
+    top_owner: str = ""  # who stands above that job, if anybody does; history follows it
     owner: str = ""  # "Job/team-a/train", for people
     local_queue: str | None = None
     needs: Needs = "nodes"
@@ -170,6 +171,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: Checkpoint = Checkpoint()
     protected: str = ""  # an exemption label, as a sentence; "" when there is none
     foreign: bool = False  # another scheduler's: occupies room, is not ours to place
+    # Its job goes on with so many pods: those above can be taken for good, and their quota with them. None: it falls whole.
+    lowers_to: int | None = None
     active: bool = True
     finished: bool = False
     held_back: str = (

@@ -119,6 +119,11 @@ class Applier:
 def _said(verb: str, obj: Object, owner: Object) -> str:
     """As Kubernetes words it, where StatefulSets have words of their own."""
     kind = str(obj.get("kind") or "object")
+    if owner.get("kind") == "StatefulSet" and kind == "PersistentVolumeClaim":
+        pod = name_of(obj)[name_of(obj).index(f"-{name_of(owner)}-") + 1 :]
+        return (
+            f"{verb.lower()} Claim {name_of(obj)} Pod {pod} in StatefulSet {name_of(owner)} success"
+        )
     if owner.get("kind") == "StatefulSet":
         return f"{verb} {kind} {name_of(obj)} in StatefulSet {name_of(owner)} successful"
     return f"{verb}d {kind.lower()}: {name_of(obj)}"

@@ -22,18 +22,19 @@ from makeway.client.resource import (
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     POD_DISRUPTION_BUDGETS,
     PODS,
     PRIORITY_CLASSES,
     REPLICA_SETS,
     STATEFUL_SETS,
+    STORAGE_CLASSES,
     Object,
     Resource,
 )
 from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock
 from makeway.embedded.controllers import (
-    claims,
     deployments,
     jobs,
     jobsets,
@@ -51,6 +52,7 @@ from makeway.embedded.controllers.namespaces import NamespaceCleaner
 from makeway.embedded.controllers.plan import Plan
 from makeway.embedded.controllers.podgc import PodCollector
 from makeway.embedded.controllers.serviceaccounts import AccountKeeper
+from makeway.embedded.controllers.volumes import VolumeKeeper
 from makeway.embedded.events import EventRecorder
 from makeway.embedded.mirror import Mirror
 from makeway.embedded.objects import (
@@ -115,6 +117,8 @@ class Controllers:
                 (PRIORITY_CLASSES, "PriorityClass"),
                 (POD_DISRUPTION_BUDGETS, "PodDisruptionBudget"),
                 (PERSISTENT_VOLUME_CLAIMS, "PersistentVolumeClaim"),
+                (PERSISTENT_VOLUMES, "PersistentVolume"),
+                (STORAGE_CLASSES, "StorageClass"),
             )
         }
         self._backoffs: dict[str, jobs.Backoff] = {}
@@ -133,13 +137,16 @@ class Controllers:
                 self._look_at_deployment,
             ),
             self._models,
-            self._simple("statefulset-controller", STATEFUL_SETS, PODS, statefulsets.reconcile),
+            self._kind(
+                "statefulset-controller",
+                STATEFUL_SETS,
+                PODS,
+                "StatefulSet",
+                self._look_at_stateful_set,
+            ),
             self._simple("jobset-controller", JOB_SETS, JOBS, jobsets.reconcile),
             self._simple(
                 "leaderworkerset-controller", LEADER_WORKER_SETS, PODS, leaderworkersets.reconcile
-            ),
-            self._simple(
-                "persistentvolume-controller", PERSISTENT_VOLUME_CLAIMS, PODS, claims.reconcile
             ),
             *(self._training(kind) for kind in training.RUN_HERE.values()),
             *(self._operated(kind) for kind in OPERATED),
@@ -155,6 +162,10 @@ class Controllers:
             Applier(client, self.mirrors, self._budget_events),
             self._size_of_owner,
             self._clock.now,
+        )
+        self._volume_events = EventRecorder(client, "persistentvolume-controller", self._clock)
+        self._volumes = VolumeKeeper(
+            self.mirrors, Applier(client, self.mirrors, self._volume_events)
         )
         self._podgc = PodCollector(client, self.mirrors[PODS], self.mirrors[NODES], self._clock)
 
@@ -221,6 +232,8 @@ class Controllers:
             group.create_task(self._podgc.run())
             group.create_task(self._budgets.run())
             group.create_task(self._budget_events.run())
+            group.create_task(self._volumes.run())
+            group.create_task(self._volume_events.run())
             group.create_task(self._accounts.run())
 
     async def run_models(self) -> None:
@@ -249,6 +262,14 @@ class Controllers:
 
     def _look_at_deployment(self, owner: Object | None, sets: list[Object]) -> Plan:
         return Plan() if owner is None else deployments.reconcile(owner, sets, self._clock.now())
+
+    def _look_at_stateful_set(self, owner: Object | None, pods: list[Object]) -> Plan:
+        if owner is None:
+            return Plan()
+        claims = self.mirrors[PERSISTENT_VOLUME_CLAIMS]
+        return statefulsets.reconcile(
+            owner, pods, lambda name: claims.get(namespace_of(owner), name)
+        )
 
     def _size_of_owner(self, pod: Object) -> int | None:
         """How many pods the pod's owner wants, where it is of a kind that has a size."""

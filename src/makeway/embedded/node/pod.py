@@ -24,7 +24,14 @@ from pathlib import Path
 import msgspec
 
 from makeway.client import ApiError
-from makeway.client.resource import CONFIG_MAPS, PODS, SECRETS, Object
+from makeway.client.resource import (
+    CONFIG_MAPS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    SECRETS,
+    Object,
+)
 from makeway.embedded.node import words
 from makeway.embedded.node.cgroups import remove_cgroup
 from makeway.embedded.node.environment import Source, StartError, references, source_of
@@ -36,6 +43,7 @@ from makeway.embedded.node.probing import Prober, surroundings_of
 from makeway.embedded.node.process import Exit, Run
 from makeway.embedded.node.restarts import Backoff, is_sidecar, restarts
 from makeway.embedded.node.saving import watch_checkpoints
+from makeway.embedded.node.volumes import with_claimed
 from makeway.embedded.podstatus import (
     TERMINAL,
     Address,
@@ -45,6 +53,7 @@ from makeway.embedded.podstatus import (
     status_body,
 )
 from makeway.errors import UserError
+from makeway.kinds.volumes import claim_names
 
 log = logging.getLogger(__name__)
 
@@ -245,7 +254,8 @@ class PodWorker:
         if not container.get("command"):
             raise StartError("ImageNotRun", words.image_not_run(container))
         sources = await self._sources()
-        spec = self._launcher().spec(self.pod, container, sources)
+        pod = with_claimed(self.pod, await self._claimed())
+        spec = self._launcher().spec(pod, container, sources)
         around = Surroundings(env=spec.env, cwd=spec.cwd, uid=spec.uid, gid=spec.gid)
         attempts = self._folder / "containers" / name
         number = max(_numbers(attempts), default=-1) + 1
@@ -282,6 +292,22 @@ class PodWorker:
                 if not error.not_found:
                     raise
                 found[kind, name] = None
+        return found
+
+    async def _claimed(self) -> dict[str, Object]:
+        """The volume of each claim that this pod uses."""
+        found: dict[str, Object] = {}
+        for name in claim_names(self.pod):
+            try:
+                claim = await self._host.client.get(
+                    PERSISTENT_VOLUME_CLAIMS, name, self._record.namespace
+                )
+                volume = str(claim["spec"].get("volumeName") or "")
+                if volume:
+                    found[name] = await self._host.client.get(PERSISTENT_VOLUMES, volume)
+            except ApiError as error:
+                if not error.not_found:
+                    raise
         return found
 
     def _keep_previous_log(self, name: str) -> None:

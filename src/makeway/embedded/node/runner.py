@@ -24,6 +24,7 @@ from makeway.embedded.node.machine import (
 )
 from makeway.embedded.node.pod import PodWorker
 from makeway.embedded.node.process import Run
+from makeway.embedded.node.storage import LocalStorage
 from makeway.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class LocalNode:
             devices=Devices(int(self._offered.get(GPU, "0"))),
             allocatable=self._offered,
         )
+        self._storage = LocalStorage(client, home, self._host.events)
         self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._group: asyncio.TaskGroup | None = None
@@ -75,6 +77,7 @@ class LocalNode:
             group.create_task(self._host.events.run())
             group.create_task(self._pods.run())
             group.create_task(self._beat())
+            group.create_task(self._storage.run())
             await self._pods.synced.wait()
             self._end_strangers()
             self._forget_old_logs()

@@ -2,7 +2,7 @@
 
 A process has no mount namespace, so nothing can appear at `/data` for it alone. The rule instead:
 
-- every volume is a folder inside the pod's own folder (a hostPath is the path itself);
+- every volume is a folder inside the pod's own folder (a hostPath is the path itself, and a claim is what its volume is);
 - it is linked below the working directory: `mountPath: /data` is `./data`;
 - `MAKEWAY_VOLUME_<NAME>` names the folder, for programs that look;
 - where the machine itself has nothing at a mountPath, the path is replaced by the folder wherever it
@@ -29,6 +29,20 @@ from makeway.embedded.node.environment import (
     field_value,
     resource_value,
 )
+from makeway.kinds.volumes import claims_by_volume
+
+# What a PersistentVolume says of itself; the one field beside these is what it is.
+_ABOUT_VOLUMES = {
+    "accessModes",
+    "capacity",
+    "claimRef",
+    "mountOptions",
+    "nodeAffinity",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "volumeAttributesClassName",
+    "volumeMode",
+}
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -38,6 +52,29 @@ class Mount(msgspec.Struct, frozen=True):
 
 def mount_error(message: str) -> StartError:
     return StartError("FailedMount", message)
+
+
+def with_claimed(pod: Object, claimed: Mapping[str, Object]) -> Object:
+    """The pod with each claim replaced by what its PersistentVolume is."""
+    names = claims_by_volume(pod)
+    if not names:
+        return pod
+    volumes = [
+        _resolved(volume, names[volume["name"]], claimed) if volume["name"] in names else volume
+        for volume in pod["spec"]["volumes"]
+    ]
+    return {**pod, "spec": {**pod["spec"], "volumes": volumes}}
+
+
+def _resolved(volume: Object, claim: str, claimed: Mapping[str, Object]) -> Object:
+    if claim not in claimed:
+        raise mount_error(f'persistentvolumeclaim "{claim}" is not bound to a volume')
+    spec = claimed[claim]["spec"]
+    if spec.get("local"):
+        source = {"hostPath": {"path": spec["local"]["path"], "type": "Directory"}}
+    else:
+        source = {key: value for key, value in spec.items() if key not in _ABOUT_VOLUMES}
+    return {"name": volume["name"], **source}
 
 
 def prepare_volumes(pod: Object, folder: Path, sources: Sources, place: Place) -> dict[str, Path]:
@@ -98,7 +135,7 @@ def _fill(pod: Object, part: Object, folder: Path, sources: Sources, place: Plac
     kinds = sorted(key for key in part if key != "name")
     raise mount_error(
         f"volumes of the kind {', '.join(kinds)} are not there on one machine. Use emptyDir,"
-        " hostPath, configMap, secret, downwardAPI or projected, or run it on a cluster"
+        " hostPath, configMap, secret, downwardAPI, projected or persistentVolumeClaim, or run it on a cluster"
     )
 
 

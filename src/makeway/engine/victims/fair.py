@@ -63,7 +63,7 @@ def strategy_allows(
     if strategy == "LessThanInitialShare":
         return mine_new < theirs_old
     with ledger.what_if():
-        ledger.release(candidate.held.id)
+        ledger.give_back(candidate.held)
         return mine_new <= share(theirs)
 
 

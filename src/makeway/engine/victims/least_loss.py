@@ -89,12 +89,17 @@ def _in_steps(
     if len(quick.chosen) < 2 or len(units) > _FEW_UNITS:
         return quick
     found = cheapest(_units(oracle.roster, units, legal), oracle, budget)
-    if found is None or (found.loss_ms // STEP_MS, len(found.chosen)) >= (
-        quick.loss_ms // STEP_MS,
-        len(quick.chosen),
-    ):
+    if found is None:
         return quick
-    return _victims(oracle, found.chosen, quick.bound_ms, found.steps) or quick
+    other = _victims(oracle, found.chosen, quick.bound_ms, found.steps)
+    return quick if other is None or _worth(other) >= _worth(quick) else other
+
+
+def _worth(victims: Victims) -> tuple[int, int, int]:
+    """Loss in steps, workloads, of which stopped whole: small is good."""
+    touched = {candidate.workload.id for candidate in victims.chosen}
+    whole = sum(candidate.whole for candidate in victims.chosen)
+    return victims.loss_ms // STEP_MS, len(touched), whole
 
 
 def _worth_a_look(oracle: RoomOracle, legal: Legal) -> list[int]:
@@ -133,6 +138,8 @@ def _units(roster: Roster, units: Sequence[int], legal: Legal) -> list[Unit]:
             loss_ms=int(roster.loss_ms[unit]),
             rank=unit,
             part_of=position.get(roster.part_of[unit]),
+            workload=roster.candidates[unit].workload.id,
+            whole=roster.candidates[unit].whole,
         )
         for unit in units
     ]

@@ -7,9 +7,9 @@ lifted off the table (what-if) and the whole demand is placed anew: never on a p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,21 +22,31 @@ from makeway.engine.victims.search import Chosen, Cover
 from makeway.model.workload import Placed, WorkloadId
 
 
+class Gone(NamedTuple):
+    """What a set of units comes to for the queues."""
+
+    whole: frozenset[WorkloadId] = frozenset()
+    # Jobs that are lowered, and by how many pods: their part of the quota comes back.
+    lowered: tuple[tuple[WorkloadId, int], ...] = ()
+    singly: frozenset[WorkloadId] = frozenset()  # they lose pods and keep their quota
+
+
+NOBODY = Gone()
+
+
 class QuotaTest(Protocol):
-    """The quota half: asked with the workloads that would be gone whole."""
+    """The quota half of the question."""
 
     def once_they_are_gone(self) -> AbstractContextManager[None]:
         """As it will be when everybody who was told to stop has left."""
 
-    def fits(self, gone: frozenset[WorkloadId]) -> bool: ...
+    def fits(self, gone: Gone = NOBODY) -> bool: ...
 
-    def legal(
-        self, gone: frozenset[WorkloadId], singly: frozenset[WorkloadId] = frozenset()
-    ) -> bool:
-        """`singly`: they lose pods and keep their quota, by the same rules."""
+    def legal(self, gone: Gone) -> bool:
+        """Whether in some order each may fall at its turn; who loses single pods does so by the same rules."""
 
-    def covers(self, workloads: Sequence[WorkloadId]) -> Sequence[tuple[int, tuple[int, ...]]]:
-        """Necessary conditions: (need, gain of each of these workloads)."""
+    def covers(self, units: Sequence[Gone]) -> Sequence[tuple[int, tuple[int, ...]]]:
+        """Necessary conditions: (need, gain of each of these units)."""
 
 
 class RoomOracle:
@@ -76,7 +86,7 @@ class RoomOracle:
     # --- the search's questions ---
 
     def fits(self, gone: Chosen) -> bool:
-        if self.quota is not None and not self.quota.fits(self._whole_workloads(gone)):
+        if self.quota is not None and not self.quota.fits(self._gone(gone)):
             return False
         if not self.demands:
             return True
@@ -104,10 +114,7 @@ class RoomOracle:
             return False
         if any(count > self.budgets.get(budget, count) for budget, count in drawn.items()):
             return False
-        if self.quota is None:
-            return True
-        whole = self._whole_workloads(gone)
-        return self.quota.legal(whole, frozenset(self._losing_pods(gone)) - whole)
+        return self.quota is None or self.quota.legal(self._gone(gone))
 
     def covers(self) -> Sequence[Cover]:
         return [*self._room_covers(), *self._quota_covers()]
@@ -135,15 +142,16 @@ class RoomOracle:
         whole = {self.units[i] for i in gone}
         return [i for i in gone if self.roster.part_of[self.units[i]] not in whole]
 
-    def _losing_pods(self, gone: Chosen) -> Iterator[WorkloadId]:
-        for i in gone:
-            candidate = self.roster.candidates[self.units[i]]
-            if not candidate.whole:
-                yield candidate.workload.id
-
-    def _whole_workloads(self, gone: Chosen) -> frozenset[WorkloadId]:
-        candidates = (self.roster.candidates[self.units[i]] for i in gone)
-        return frozenset(c.workload.id for c in candidates if c.whole)
+    def _gone(self, gone: Iterable[int]) -> Gone:
+        candidates = [self.roster.candidates[self.units[i]] for i in gone]
+        whole = frozenset(c.workload.id for c in candidates if c.whole)
+        parts = [c for c in candidates if not c.whole and c.workload.id not in whole]
+        lowered = Counter(c.workload.id for c in parts if c.lowers)
+        return Gone(
+            whole=whole,
+            lowered=tuple(sorted(lowered.items())),
+            singly=frozenset(c.workload.id for c in parts if not c.lowers),
+        )
 
     def _room_covers(self) -> list[Cover]:
         """All rows that any demand may use together: what is asked for, less what is free there, must be freed."""
@@ -175,5 +183,5 @@ class RoomOracle:
     def _quota_covers(self) -> list[Cover]:
         if self.quota is None:
             return []
-        workloads = [self.roster.candidates[unit].workload.id for unit in self.units]
-        return [Cover(need=need, gains=gains) for need, gains in self.quota.covers(workloads)]
+        each = [self._gone((i,)) for i in range(len(self.units))]
+        return [Cover(need=need, gains=gains) for need, gains in self.quota.covers(each)]

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 
-from makeway.engine.ledger import Ledger
+from makeway.engine.ledger import Held, Ledger, Part
 from makeway.engine.victims import fair
 from makeway.engine.victims.candidates import (
     RULE_OF,
@@ -23,6 +23,7 @@ from makeway.engine.victims.candidates import (
     legal_candidates,
 )
 from makeway.engine.victims.least_loss import PRIORITY
+from makeway.engine.victims.oracle import NOBODY, Gone
 from makeway.engine.victims.spare import fits
 from makeway.model.workload import WorkloadId
 
@@ -72,40 +73,52 @@ class QuotaRoom:
             self.ledger.add_usage(self.request.queue, self.request.usage)
             yield
 
-    def fits(self, gone: frozenset[WorkloadId]) -> bool:
+    def fits(self, gone: Gone = NOBODY) -> bool:
         with self.ledger.what_if():
-            for workload in gone:
+            for workload in gone.whole:
                 self.ledger.release(workload)
+            for workload, pods in gone.lowered:
+                held = self.ledger.get(workload)
+                if held is not None:
+                    self.ledger.give_back(Part(held, pods))
             return fits(self.ledger, self.request, borrow=True)
 
-    def legal(
-        self, gone: frozenset[WorkloadId], singly: frozenset[WorkloadId] = frozenset()
-    ) -> bool:
-        asked = gone | singly
-        mine = [self.candidates[workload] for workload in asked if workload in self.candidates]
+    def legal(self, gone: Gone) -> bool:
+        turns = sorted(self._turns(gone), key=self._size)
         if self._fair:
             with self._as_if_it_ran():
-                return self._each_at_its_turn(mine, gone)
+                return self._each_at_its_turn(turns)
         with self.ledger.what_if():
-            if not self._each_at_its_turn(mine, gone):
+            if not self._each_at_its_turn(turns):
                 return False
-            if any(c.variant == "reclaim-without-borrowing" for c in mine):
+            if any(c.variant == "reclaim-without-borrowing" for c, _ in turns):
                 return fits(self.ledger, self.request, borrow=False)
         return True
 
-    def _each_at_its_turn(self, candidates: list[Candidate], gone: frozenset[WorkloadId]) -> bool:
-        for candidate in sorted(candidates, key=self._size):
+    def _turns(self, gone: Gone) -> Iterator[tuple[Candidate, Held | None]]:
+        """Who falls, and what comes back with it. A job is lowered pod by pod, so that not more than was lent is taken."""
+        for workload in gone.whole | gone.singly:
+            if workload in self.candidates:
+                candidate = self.candidates[workload]
+                yield candidate, candidate.held if workload in gone.whole else None
+        for workload, pods in gone.lowered:
+            if workload in self.candidates:
+                candidate = self.candidates[workload]
+                part = Part(candidate.held, 1)
+                pod = Candidate(part, candidate.node, candidate.variant, candidate.meets_at)
+                yield from ((pod, part) for _ in range(pods))
+
+    def _each_at_its_turn(self, turns: list[tuple[Candidate, Held | None]]) -> bool:
+        for candidate, given in turns:
             if not self._may_fall(candidate):
                 return False
-            if candidate.held.id in gone:
-                self.ledger.release(candidate.held.id)
+            if given is not None:
+                self.ledger.give_back(given)
         return True
 
-    def _size(self, candidate: Candidate) -> tuple[int, str]:
-        needed = sum(
-            amount for fr, amount in candidate.held.usage.items() if fr in self.request.need
-        )
-        return needed, candidate.held.id
+    def _size(self, turn: tuple[Candidate, Held | None]) -> tuple[int, str]:
+        held = turn[1] or turn[0].held
+        return sum(amount for fr, amount in held.usage.items() if fr in self.request.need), held.id
 
     def _may_fall(self, candidate: Candidate) -> bool:
         if self._fair:
@@ -122,17 +135,21 @@ class QuotaRoom:
                 return False
         return True
 
-    def covers(self, workloads: Sequence[WorkloadId]) -> list[tuple[int, tuple[int, ...]]]:
+    def covers(self, units: Sequence[Gone]) -> list[tuple[int, tuple[int, ...]]]:
         """What is missing of each flavor and resource must be given back by those who use it."""
         queue = self.ledger.queue(self.request.queue)
         result: list[tuple[int, tuple[int, ...]]] = []
         for fr, amount in self.request.usage.items():
             missing = amount - max(0, queue.available(fr))
             if missing > 0:
-                gains = tuple(self._gain(workload, fr) for workload in workloads)
-                result.append((missing, gains))
+                result.append((missing, tuple(self._gain(unit, fr) for unit in units)))
         return result
 
-    def _gain(self, workload: WorkloadId, fr: tuple[str, str]) -> int:
-        held = self.ledger.get(workload)
-        return held.usage.get(fr, 0) if held is not None else 0
+    def _gain(self, unit: Gone, fr: tuple[str, str]) -> int:
+        whole = [self.ledger.get(workload) for workload in unit.whole]
+        gained = sum(held.usage.get(fr, 0) for held in whole if held is not None)
+        for workload, pods in unit.lowered:
+            held = self.ledger.get(workload)
+            if held is not None:
+                gained += Part(held, pods).usage.get(fr, 0)
+        return gained

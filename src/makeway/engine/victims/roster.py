@@ -22,6 +22,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     pods: tuple[Pod, ...]  # those on nodes that count towards its room
     whole: bool  # the workload falls; False: only these pods
+    lowers: bool = False  # the pods are not replaced: its job is lowered, and their quota is free
     loss_ms: int
     started_at: float
     promised: tuple[tuple[NodeName, Rows], ...] = ()  # room kept for its pods to come

@@ -31,6 +31,8 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0  # ties: small falls first (the youngest, then the name that sorts last)
     violations: int = 0  # disruption budgets that its eviction would overdraw
     part_of: int | None = None  # a surplus pod: the unit of its whole workload
+    workload: str = ""  # units of one workload count as one victim; "": its own
+    whole: bool = True  # False: its workload goes on without it
 
 
 class Cover(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return self.bound_ms >= self.loss_ms
 
 
-Key = tuple[int, int, int, int]  # violations, loss in steps, units, ties
+# Violations, loss in steps, workloads, of which stopped whole, ties.
+Key = tuple[int, int, int, int, int]
 
 
 def cheapest(units: Sequence[Unit], oracle: Oracle, budget: int = BUDGET) -> Found | None:
@@ -111,9 +114,13 @@ class _Search:
         return (
             sum(u.violations for u in taken),
             sum(u.loss_ms for u in taken) // STEP_MS,
-            len(taken),
+            self.workloads(chosen),
+            sum(u.whole for u in taken),
             sum(u.rank for u in taken),
         )
+
+    def workloads(self, chosen: Chosen) -> int:
+        return len({self.units[i].workload or i for i in chosen})
 
     def fits(self, chosen: Chosen) -> bool:
         known = self._known.get(chosen)
@@ -222,7 +229,6 @@ class _Search:
         """At least so many violations, so much loss and so many units; None when the covers cannot be met."""
         violations = sum(self.units[i].violations for i in taken)
         loss = sum(self.units[i].loss_ms for i in self.effective(taken))
-        count = len(self.effective(taken))
         more_loss = more_count = 0
         for cover in self.covers:
             missing = cover.need - sum(cover.gains[i] for i in taken)
@@ -233,31 +239,39 @@ class _Search:
             )
             if relaxed is None:
                 return None
-            more_loss, more_count = max(more_loss, relaxed[0]), max(more_count, relaxed[1])
-        return violations, loss + more_loss, count + more_count
+            more_loss = max(more_loss, relaxed)
+            more_count = max(more_count, self._fewest(missing, undecided, taken, cover))
+        return violations, loss + more_loss, self.workloads(taken) + more_count
+
+    def _fewest(self, missing: int, undecided: Sequence[int], taken: Chosen, cover: Cover) -> int:
+        """At least so many further workloads, if each gave all that its units could."""
+        gains: dict[str | int, int] = {}
+        for i in undecided:
+            of = self.units[i].workload or i
+            gains[of] = gains.get(of, 0) + cover.gains[i]
+        for i in taken:
+            missing -= gains.pop(self.units[i].workload or i, 0)
+        fewest = 0
+        for gain in sorted(gains.values(), reverse=True):
+            if missing <= 0:
+                break
+            missing -= gain
+            fewest += 1
+        return fewest
 
 
 def _promises(bound: tuple[int, int, int], best: Key) -> bool:
-    """Whether a branch could beat the best in violations, steps of loss or number of units."""
+    """Whether a branch could beat the best in violations, steps of loss or number of workloads."""
     return (bound[0], bound[1] // STEP_MS, bound[2]) < best[:3]
 
 
-def _fractional(missing: int, items: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """The least loss that covers `missing` if units could be split, and the fewest units that could."""
-    gains = sorted((gain for _, gain in items if gain > 0), reverse=True)
-    left, fewest = missing, 0
-    for gain in gains:
-        if left <= 0:
-            break
-        left -= gain
-        fewest += 1
-    if left > 0:
-        return None
+def _fractional(missing: int, items: Sequence[tuple[int, int]]) -> int | None:
+    """The least loss that covers `missing` if units could be split; None if not even all of them do."""
     by_price = sorted((item for item in items if item[1] > 0), key=_price)
     left, loss = missing, 0
     for cost, gain in by_price:
         if gain >= left:
-            return loss + cost * left // gain, fewest
+            return loss + cost * left // gain
         loss += cost
         left -= gain
     return None

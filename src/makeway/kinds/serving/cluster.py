@@ -1,4 +1,4 @@
-"""The small kinds of a cluster: namespaces, nodes, priority classes, config, volumes, budgets."""
+"""The small kinds of a cluster: namespaces, nodes, priority classes, config, budgets."""
 
 from __future__ import annotations
 
@@ -212,30 +212,6 @@ class ServiceRules(Rules):
 
     def initial_status(self, obj: Obj) -> Obj | None:
         return {"loadBalancer": {}}
-
-
-class VolumeRules(Rules):
-    def default(self, obj: Obj) -> None:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
-        spec.setdefault("volumeMode", "Filesystem")
-        if isinstance(spec.get("capacity"), dict):
-            quantity.canonical_map(spec["capacity"])
-
-    def initial_status(self, obj: Obj) -> Obj | None:
-        return {"phase": "Available"}
-
-
-class ClaimRules(Rules):
-    def default(self, obj: Obj) -> None:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("volumeMode", "Filesystem")
-        requests = (spec.get("resources") or {}).get("requests")
-        if isinstance(requests, dict):
-            quantity.canonical_map(requests)
-
-    def initial_status(self, obj: Obj) -> Obj | None:
-        return {"phase": "Pending"}
 
 
 class BudgetRules(Rules):

@@ -6,14 +6,12 @@ from makeway.kinds.serving import printers
 from makeway.kinds.serving.batch import CronJobRules, JobRules
 from makeway.kinds.serving.cluster import (
     BudgetRules,
-    ClaimRules,
     ConfigMapRules,
     NamespaceRules,
     NodeRules,
     PriorityClassRules,
     SecretRules,
     ServiceRules,
-    VolumeRules,
 )
 from makeway.kinds.serving.columns import NAME_AND_AGE, Column
 from makeway.kinds.serving.conversion import EventsGroup
@@ -27,6 +25,7 @@ from makeway.kinds.serving.replicas import (
     ReplicaSetRules,
     StatefulSetRules,
 )
+from makeway.kinds.serving.storage import ClaimRules, VolumeRules
 
 _CORE = "io.k8s.api.core.v1"
 _REPLICAS = Scale()

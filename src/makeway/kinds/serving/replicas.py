@@ -9,7 +9,7 @@ from typing import Any
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
 from makeway.kinds.serving.queueing import hand_queue_down
-from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required
+from makeway.kinds.serving.refusal import Cause, Obj, forbidden_field, invalid_value, required
 from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
 
@@ -58,9 +58,11 @@ class _TemplateRules(Rules):
                     "`selector` does not match template `labels`",
                 )
             )
-        return causes + pod_spec_causes(
-            spec["template"].get("spec") or {}, "spec.template.spec", ("Always",)
-        )
+        return causes + pod_spec_causes(self._pod_spec(spec), "spec.template.spec", ("Always",))
+
+    def _pod_spec(self, spec: Obj) -> Obj:
+        """Of the pods that are made from it."""
+        return spec["template"].get("spec") or {}
 
     def validate_update(self, new: Obj, old: Obj) -> list[Cause]:
         if new["spec"].get("selector") != old["spec"].get("selector"):
@@ -108,6 +110,21 @@ class ReplicaSetRules(_TemplateRules):
     pass
 
 
+_MAY_CHANGE = {
+    "replicas",
+    "ordinals",
+    "template",
+    "updateStrategy",
+    "revisionHistoryLimit",
+    "persistentVolumeClaimRetentionPolicy",
+    "minReadySeconds",
+}
+_FIXED = (
+    "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit',"
+    " 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden"
+)
+
+
 class StatefulSetRules(_TemplateRules):
     queues_as = "StatefulSet"
 
@@ -123,6 +140,26 @@ class StatefulSetRules(_TemplateRules):
             "persistentVolumeClaimRetentionPolicy",
             {"whenDeleted": "Retain", "whenScaled": "Retain"},
         )
+        for template in spec.get("volumeClaimTemplates") or []:
+            template.setdefault("apiVersion", "v1")
+            template.setdefault("kind", "PersistentVolumeClaim")
+            template.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+            template.setdefault("status", {}).setdefault("phase", "Pending")
+
+    def _pod_spec(self, spec: Obj) -> Obj:
+        """With a volume for each claim that is made from a template."""
+        pod = super()._pod_spec(spec)
+        claims = spec.get("volumeClaimTemplates") or []
+        names = [{"name": (claim.get("metadata") or {}).get("name")} for claim in claims]
+        return {**pod, "volumes": [*(pod.get("volumes") or []), *names]} if names else pod
+
+    def validate_update(self, new: Obj, old: Obj) -> list[Cause]:
+        if any(
+            new["spec"].get(key) != old["spec"].get(key)
+            for key in {*new["spec"], *old["spec"]} - _MAY_CHANGE
+        ):
+            return [forbidden_field("spec", _FIXED)]
+        return []
 
 
 class DaemonSetRules(_TemplateRules):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from makeway.kinds.serving import printers
 from makeway.kinds.serving.columns import NAME_AND_AGE, Column
-from makeway.kinds.serving.kind import Kind, Scale, Version
+from makeway.kinds.serving.kind import Kind, Rules, Scale, Version
+from makeway.kinds.serving.storage import StorageClassRules
 
 _RIGHTS = "there is one user here, who may do everything: roles and bindings are kept, not asked"
 _NETWORK = "there is no network of pods here: this is kept, and nothing acts on it"
@@ -30,6 +31,7 @@ class _Row(NamedTuple):
     singular: str = ""
     categories: tuple[str, ...] = ()
     scale: Scale | None = None
+    rules: Rules = Rules()
 
 
 _CORE = "io.k8s.api.core.v1"
@@ -70,7 +72,7 @@ _ROWS = (
     _Row("storage.k8s.io", "CSIDriver", "csidrivers", f"{_STORAGE}.CSIDriver", namespaced=False),
     _Row("storage.k8s.io", "CSINode", "csinodes", f"{_STORAGE}.CSINode", namespaced=False, columns=printers.CSI_NODE),
     _Row("storage.k8s.io", "CSIStorageCapacity", "csistoragecapacities", f"{_STORAGE}.CSIStorageCapacity"),
-    _Row("storage.k8s.io", "StorageClass", "storageclasses", f"{_STORAGE}.StorageClass", ("sc",), namespaced=False, columns=printers.STORAGE_CLASS),
+    _Row("storage.k8s.io", "StorageClass", "storageclasses", f"{_STORAGE}.StorageClass", ("sc",), namespaced=False, columns=printers.STORAGE_CLASS, rules=StorageClassRules()),
     _Row("storage.k8s.io", "VolumeAttachment", "volumeattachments", f"{_STORAGE}.VolumeAttachment", namespaced=False, status=True),
 )
 # fmt: on
@@ -94,4 +96,5 @@ def _kind(row: _Row) -> Kind:
         scale=row.scale,
         generation=row.generation,
         note=row.note,
+        rules=row.rules,
     )
