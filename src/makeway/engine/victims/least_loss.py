@@ -16,11 +16,10 @@ from makeway.engine.placement import Demand, Placer, Shortfall
 from makeway.engine.victims import separable
 from makeway.engine.victims.oracle import QuotaTest, RoomOracle
 from makeway.engine.victims.roster import Candidate, Roster
-from makeway.engine.victims.search import BUDGET, STEP_MS, Unit, cheapest
+from makeway.engine.victims.search import BUDGET, Unit, cheapest, most_in_step
 from makeway.model.workload import Placed, WorkloadId
 
 PRIORITY = "priority"
-_FEW_UNITS = 24
 _MOST_UNITS = 96  # more than this and the search looks only at the nodes that are cheapest to clear
 
 
@@ -69,7 +68,7 @@ def find(
             return None
         quick = _by_arrays(oracle, allowed)
         if quick is not None:
-            return _in_steps(quick, oracle, legal, units, budget)
+            return quick
     if len(units) > _MOST_UNITS:
         units = _worth_a_look(oracle, legal)
         oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
@@ -77,29 +76,6 @@ def find(
     if found is None:
         return None
     return _victims(oracle, found.chosen, found.bound_ms, found.steps)
-
-
-def _in_steps(
-    quick: Victims, oracle: RoomOracle, legal: Legal, units: Sequence[int], budget: int
-) -> Victims:
-    """Arrays find the least loss to the second; within a step of 60 GPU-seconds fewer victims count for more.
-
-    Asked only where several would fall out of a few: of many there is nearly always a cheaper one left.
-    """
-    if len(quick.chosen) < 2 or len(units) > _FEW_UNITS:
-        return quick
-    found = cheapest(_units(oracle.roster, units, legal), oracle, budget)
-    if found is None:
-        return quick
-    other = _victims(oracle, found.chosen, quick.bound_ms, found.steps)
-    return quick if other is None or _worth(other) >= _worth(quick) else other
-
-
-def _worth(victims: Victims) -> tuple[int, int, int]:
-    """Loss in steps, workloads, of which stopped whole: small is good."""
-    touched = {candidate.workload.id for candidate in victims.chosen}
-    whole = sum(candidate.whole for candidate in victims.chosen)
-    return victims.loss_ms // STEP_MS, len(touched), whole
 
 
 def _worth_a_look(oracle: RoomOracle, legal: Legal) -> list[int]:
@@ -146,18 +122,29 @@ def _units(roster: Roster, units: Sequence[int], legal: Legal) -> list[Unit]:
 
 
 def _by_arrays(oracle: RoomOracle, allowed: Mask) -> Victims | None:
-    """The exact answer, where every unit named lives on one node and nothing but room decides."""
-    proposal = separable.propose(
+    """The exact answer, where every unit named lives on one node and nothing but room decides.
+
+    Arrays find the least loss to the second; within a step of 60 GPU-seconds fewer, and then younger, victims count for more.
+    """
+    market = separable.Market(
         oracle.roster, oracle.need, oracle.suits, allowed, oracle.demands[0].count
     )
+    proposal = market.propose()
     if proposal is None or not proposal.exact:
         return None
-    only = oracle.restricted_to(proposal.units)
-    everyone = tuple(range(len(proposal.units)))
+    better = market.in_step(proposal.units, most_in_step)
+    found = _exactly(oracle, better, proposal.bound_ms) if better is not None else None
+    return found or _exactly(oracle, proposal.units, proposal.bound_ms)
+
+
+def _exactly(oracle: RoomOracle, units: Sequence[int], bound_ms: int) -> Victims | None:
+    """These units of the roster; None where the queues, or a budget, do not let them fall together."""
+    only = oracle.restricted_to(units)
+    everyone = tuple(range(len(units)))
     gone = frozenset(everyone)
     if not only.legal(gone) or (only.quota is not None and not only.fits(gone)):
         return None
-    return _victims(only, everyone, proposal.bound_ms, 1)
+    return _victims(only, everyone, bound_ms, 1)
 
 
 def _victims(

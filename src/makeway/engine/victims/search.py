@@ -20,6 +20,17 @@ import msgspec
 STEP_MS = 60_000  # losses are compared in steps of 60 GPU-seconds
 BUDGET = 4_000
 
+
+def in_steps(loss_ms: int) -> int:
+    """Rounded up: what loses nothing is better than what loses a little."""
+    return -(-loss_ms // STEP_MS)
+
+
+def most_in_step(loss_ms: int) -> int:
+    """The largest loss that counts the same."""
+    return in_steps(loss_ms) * STEP_MS
+
+
 Chosen = frozenset[int]  # positions in the list of units
 
 
@@ -113,7 +124,7 @@ class _Search:
         taken = [self.units[i] for i in self.effective(chosen)]
         return (
             sum(u.violations for u in taken),
-            sum(u.loss_ms for u in taken) // STEP_MS,
+            in_steps(sum(u.loss_ms for u in taken)),
             self.workloads(chosen),
             sum(u.whole for u in taken),
             sum(u.rank for u in taken),
@@ -262,7 +273,7 @@ class _Search:
 
 def _promises(bound: tuple[int, int, int], best: Key) -> bool:
     """Whether a branch could beat the best in violations, steps of loss or number of workloads."""
-    return (bound[0], bound[1] // STEP_MS, bound[2]) < best[:3]
+    return (bound[0], in_steps(bound[1]), bound[2]) < best[:3]
 
 
 def _fractional(missing: int, items: Sequence[tuple[int, int]]) -> int | None:
