@@ -17,6 +17,7 @@ from makeway.engine.nodes import Mask, Rows, Vector
 from makeway.engine.victims.roster import Roster
 
 _IMPOSSIBLE = 1 << 60
+_OTHERS = 3  # nodes that are named beside the best
 _TOLLS = 6  # tried between none and one that no loss makes up for
 _COUNT_BITS = 16  # the low bits of a price count units, so that equal loss prefers fewer
 
@@ -81,6 +82,7 @@ class Market:
         self.enough = int(self.most.sum()) >= count
         rows = np.flatnonzero(self.most > self.already)
         self.rows = rows[np.argsort(roster.table.rank[rows])]
+        self._prices: Rows | None = None  # per row, of 0, 1, 2, … further pods
 
     @cached_property
     def shops(self) -> _Shops:
@@ -103,6 +105,7 @@ class Market:
         already = self.already[self.rows]
         room = np.minimum(self.most[self.rows] - already, self.short)
         prices = shops.all_prices(self.rows, already, room)
+        self._prices = self._prices if toll_ms else prices
         steps = np.diff(prices, axis=1)
         if (np.diff(np.minimum(steps, _IMPOSSIBLE), axis=1) >= 0).all():
             taken = _cheapest_steps(steps, self.short)
@@ -116,6 +119,21 @@ class Market:
             price += int(prices[i, pods])
             units += shops.price(int(self.rows[i]), int(already[i]) + pods)[1]
         return _proposal(self.roster, price, units)
+
+    def others(self) -> list[tuple[int, ...]]:
+        """What the next nodes would have charged, as far as one node could have done."""
+        if self.short == 1:
+            return self.one_more.next_best(_OTHERS)
+        if self._prices is None or self._prices.shape[1] <= self.short:
+            return []
+        alone = self._prices[:, self.short]
+        first = np.argsort(alone, kind="stable")[: _OTHERS + 1].tolist()
+        pods = self.already[self.rows] + self.short
+        return [
+            self.shops.price(int(self.rows[i]), int(pods[i]))[1]
+            for i in first
+            if alone[i] < _IMPOSSIBLE
+        ]
 
     # --- within a step of loss ---
 
@@ -240,6 +258,12 @@ class _OneMore:
 
     def _price(self, i: int) -> tuple[int, tuple[int, ...]]:
         return self.shops.price(int(self.rows[i]), int(self.pods[i]))
+
+    def next_best(self, count: int) -> list[tuple[int, ...]]:
+        """The first is the best itself; nodes without a price of their own are left out."""
+        rows = np.flatnonzero(self.known & (self.floors < _IMPOSSIBLE))
+        first = rows[np.argsort(self.floors[rows], kind="stable")[: count + 1]]
+        return [self._price(i)[1] for i in first.tolist()]
 
     def youngest(self, found: tuple[int, ...], most_ms: int) -> tuple[int, ...]:
         """Of the nodes that charge as many victims and no more loss, the one with the youngest."""
