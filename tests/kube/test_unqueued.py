@@ -299,3 +299,19 @@ async def test_a_gang_with_a_queue_keeps_its_nodes_over_a_restart() -> None:
     await b.settle()
     written = b.workload_of("train")["metadata"]["annotations"]["makeway.dev/placement"]
     assert '"count":2' in written or written.count('"count":1') == 2
+
+
+async def test_what_a_preemptor_lacked_is_said_of_the_nodes_before_anybody_made_way() -> None:
+    b = board()
+    b.put("Node", node("small", cpu="4", memory="4Gi"))
+    b.put("Node", node("busy", cpu="2", memory="16Gi"))
+    await running(b, pod("low", "2", priority=1, nodeName="busy"))
+    large = pod("large", "2", priority=9)
+    large["spec"]["containers"][0]["resources"]["requests"]["memory"] = "12Gi"
+
+    b.put("Pod", large)
+    await b.settle()
+
+    assert why(b, "large") == (
+        "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."
+    )

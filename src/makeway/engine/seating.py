@@ -35,7 +35,7 @@ from makeway.model.decision import (
     Wait,
 )
 from makeway.model.node import NodeName
-from makeway.model.reason import Holder, Kind, Reason
+from makeway.model.reason import Holder, Kind, NodeVerdict, Reason
 from makeway.model.workload import Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
 _WAITING_BY_RULE: dict[str, Kind] = {PATIENCE: "patience", RESERVATION: "reservation"}
@@ -327,6 +327,8 @@ class Seating(Rooms):
         if workload.id in self.holds and not room.victims:
             # It waits for those who were told before, and the room is kept: nothing new to say.
             return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
+        # What the nodes lack is said of the nodes as they are, before anybody makes way.
+        self.refusals.verdicts(self.refusals.pending_shape(workload))
         evicts: list[Decision] = []
         lowered: list[Lowered] = []
         longest = 0.0
@@ -387,7 +389,7 @@ class Seating(Rooms):
         return Reason(
             kind=_WAITING_BY_RULE.get(hold.rule, "waiting-for-victims"),
             kueue="WaitingForPreemptedWorkloads",
-            verdicts=self.refusals.verdicts(self.refusals.pending_shape(workload)),
+            verdicts=self._verdicts_beside(hold, workload),
             nodes_total=int(self.table.live.sum()),
             holders=tuple(
                 Holder(workload=w, priority=self.workloads[w].priority)
@@ -397,6 +399,14 @@ class Seating(Rooms):
             loss=hold.loss,
             until=hold.until,
         )
+
+    def _verdicts_beside(self, hold: Hold, workload: Workload) -> tuple[NodeVerdict, ...]:
+        """What the nodes lack: the room that is kept for itself is not missing."""
+        self._take_hold(hold, -1)
+        try:
+            return self.refusals.verdicts(self.refusals.pending_shape(workload))
+        finally:
+            self._take_hold(hold, 1)
 
 
 def _pods_of_lowered_jobs_together(victims: Sequence[Candidate]) -> list[Candidate]:
