@@ -177,3 +177,50 @@ spec:
         told = {c["type"]: c["message"] for c in found["status"]["conditions"]}
         assert "made by KubeRay, which does not run on this machine" in told["OperatorNeeded"]
         assert "OperatorNeeded" in await box.kubectl("get", "events")
+
+
+async def test_a_jobset_that_fails_starts_again_and_then_says_why_not() -> None:
+    failing = JOBSET.replace(f", labels: {LABELS}", "").replace(
+        "  replicatedJobs:", "  failurePolicy: {maxRestarts: 1}\n  replicatedJobs:"
+    )
+    failing = failing.replace(
+        "completions: 2, template: {",
+        "completions: 2, backoffLimit: 0, template: {metadata: {annotations: {makeway.dev/pretend-exit-after: 300ms,"
+        ' makeway.dev/pretend-exit-code: "7"}}, ',
+    ).replace("{spec: {containers:", "{spec: {restartPolicy: Never, containers:")
+    async with machine() as box:
+        await box.apply(NODE + "---" + failing)
+
+        async def ended() -> bool:
+            status = (await box.get("jobset", "train")).get("status") or {}
+            return bool(status.get("terminalState") == "Failed")
+
+        await box.until(ended, 30, what="it failed for good")
+        found = await box.get("jobset", "train")
+        assert found["status"]["restarts"] == 1
+        (why,) = [c for c in found["status"]["conditions"] if c["type"] == "Failed"]
+        assert why["reason"] == "ReachedMaxRestarts"
+        assert "(first failed job: train-workers-" in why["message"]
+
+
+async def test_sets_without_a_queue_are_all_or_nothing() -> None:
+    plain = f", labels: {LABELS}"
+    async with machine() as box:
+        await box.apply(NODE.replace('"32"', '"7"'))
+        await box.apply(LWS.replace(plain, "").replace("replicas: 3", "replicas: 1"))
+        await box.until(running(box, "serve-0", "serve-0-1"), what="a group runs")
+        await box.apply(JOBSET.replace(plain, ""))
+        names = ("train-leader-0-0-", "train-workers-0-0-", "train-workers-0-1-")
+        workers = ("train-workers-1-0-", "train-workers-1-1-")
+        both = ("serve-0", "serve-0-1", *names, *workers)
+        await box.until(running(box, *both), what="all five beside it")
+        await box.kubectl("delete", "jobset", "train")
+        await box.apply(JOBSET.replace(plain, "").replace("replicas: 2", "replicas: 3"))
+
+        async def all_wait() -> bool:
+            pods = [p for p in await box.list("pods") if "train" in p["metadata"]["name"]]
+            told = [c.get("message") for p in pods for c in p["status"].get("conditions") or []]
+            return len(pods) == 7 and len([text for text in told if text]) == 7
+
+        await box.until(all_wait, what="seven pods that need 7 of 5 CPUs wait and are told")
+        assert await running(box, "serve-0", "serve-0-1")()

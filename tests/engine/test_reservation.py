@@ -47,6 +47,75 @@ def test_who_says_that_it_ends_before_the_gang_could_start_passes(queue: str | N
     assert len(h.placed("small")) == 1
 
 
+def quota_trickle(h: Harness, *, runs_for: float | None = None, priority: int = 0) -> None:
+    """Nodes are plenty and a queue has eight; a gang of eight has waited for an hour, and small work comes all the time."""
+    h.nodes(4, gpus=8)
+    h.queue("research", gpus=8)
+    h.submit("first", gpus=4, queue="research")
+    h.submit("second", gpus=4, queue="research", checkpoint=Checkpoint(expected_runtime_s=3 * HOUR))
+    h.settle()
+    h.submit("gang", pods=2, gpus=4, queue="research")
+    h.settle()
+    h.advance(HOUR + 1)
+    h.finish("first")
+    h.settle()
+    said = Checkpoint(expected_runtime_s=runs_for)
+    h.submit("small", gpus=4, queue="research", checkpoint=said, priority=priority)
+    h.settle()
+
+
+def test_a_gang_that_waited_long_keeps_the_quota_that_falls_free() -> None:
+    h = Harness()
+    quota_trickle(h)
+    assert h.placed("small") == []
+    assert "default/gang has waited long and keeps this quota" in h.why("small")
+    h.finish("second")
+    h.settle()
+    assert len(h.placed("gang")) == 2
+    assert h.state.holds == {}
+
+
+def test_kept_quota_is_lent_to_who_ends_in_time_and_also_behind_who_does_not() -> None:
+    h = Harness()
+    quota_trickle(h)
+    h.submit("quick", gpus=4, queue="research", checkpoint=Checkpoint(expected_runtime_s=600.0))
+    h.settle()
+    assert (h.placed("small"), len(h.placed("quick"))) == ([], 1)
+
+
+def test_kept_quota_is_open_to_a_higher_priority() -> None:
+    h = Harness()
+    quota_trickle(h, priority=9)
+    assert len(h.placed("small")) == 1
+    assert h.preempted == []
+
+
+def test_kept_quota_is_kept_from_borrowers_and_what_others_own_stays_theirs() -> None:
+    h = Harness()
+    h.nodes(4, gpus=8)
+    h.queue("research", gpus=8, cohort="all", reclaim="Never")
+    h.queue("other", gpus=4, cohort="all", reclaim="Never")
+    h.submit("first", gpus=6, queue="research")
+    h.settle()
+    h.submit("gang", pods=2, gpus=4, queue="research")
+    h.settle()
+    h.advance(HOUR + 1)
+    h.submit("poke", gpus=1, queue="research", priority=9)
+    h.settle()
+    h.finish("poke")
+    h.settle()
+    h.submit("own", gpus=4, queue="other")
+    h.submit("borrows", gpus=1, queue="other")
+    h.settle()
+    assert (len(h.placed("own")), h.placed("borrows")) == (1, [])
+
+
+def test_under_kueues_policy_quota_is_kept_for_nobody() -> None:
+    h = Harness(Policy(victims="kueue"))
+    quota_trickle(h)
+    assert len(h.placed("small")) == 1
+
+
 def test_a_queue_says_after_how_long() -> None:
     h = Harness(Policy(reserve_after_s=10 * HOUR))
     h.queue("research", gpus=100)

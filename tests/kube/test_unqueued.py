@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.kube.board import Board, node, pod
+import pytest
+
+from tests.kube.board import Board, Object, node, pod
 
 
 def board(*cpus: str, config: str = "") -> Board:
@@ -315,3 +317,146 @@ async def test_what_a_preemptor_lacked_is_said_of_the_nodes_before_anybody_made_
     assert why(b, "large") == (
         "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."
     )
+
+
+# Sets whose pods belong together
+
+
+def jobset(**spec: object) -> Object:
+    def sort(name: str, replicas: int) -> Object:
+        return {"name": name, "replicas": replicas, "template": {"spec": {"parallelism": 1}}}
+
+    jobs = [sort("lead", 1), sort("work", 2)]
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "train", "namespace": "default", "uid": "uid-train"},
+        "spec": {"replicatedJobs": jobs, **spec},
+    }
+
+
+def of_jobset(sort: str, index: int, cpu: str, **spec: object) -> Object:
+    labels = {
+        "jobset.sigs.k8s.io/jobset-name": "train",
+        "jobset.sigs.k8s.io/replicatedjob-name": sort,
+    }
+    return pod(f"train-{sort}-{index}", cpu, labels=labels, **spec)
+
+
+def placed(b: Board) -> list[str]:
+    pods = b.cluster.copy.all("Pod")
+    return sorted(p["metadata"]["name"] for p in pods if p["spec"].get("nodeName"))
+
+
+async def test_a_jobset_without_a_queue_is_placed_whole_or_not_at_all() -> None:
+    b = board("4", "4")
+    b.put("JobSet", jobset())
+    b.put("Pod", of_jobset("lead", 0, "1"))
+    b.put("Pod", of_jobset("work", 0, "3"))
+    await b.settle()
+    assert placed(b) == [], "one is still to come"
+    b.put("Pod", of_jobset("work", 1, "4"))
+    await b.settle()
+    assert placed(b) == ["train-lead-0", "train-work-0", "train-work-1"]
+
+
+async def test_a_jobset_that_does_not_fit_takes_no_room() -> None:
+    b = board("4", "4")
+    b.put("JobSet", jobset())
+    for sort, index, cpu in (("lead", 0, "2"), ("work", 0, "3"), ("work", 1, "4")):
+        b.put("Pod", of_jobset(sort, index, cpu))
+    await b.settle()
+    assert placed(b) == []
+    b.put("Pod", pod("other", "4"))
+    await b.settle()
+    assert placed(b) == ["other"]
+
+
+async def test_a_jobset_in_order_comes_job_by_job() -> None:
+    b = board("4")
+    b.put("JobSet", jobset(startupPolicy={"startupPolicyOrder": "InOrder"}))
+    b.put("Pod", of_jobset("lead", 0, "1"))
+    await b.settle()
+    assert placed(b) == ["train-lead-0"]
+
+
+async def test_all_of_a_jobset_is_preempted() -> None:
+    b = board("4", "4")
+    b.put("JobSet", jobset())
+    members = [of_jobset("lead", 0, "1"), of_jobset("work", 0, "3"), of_jobset("work", 1, "4")]
+    await running(b, *members)
+    b.put("Pod", pod("urgent", "4", priority=100))
+    await b.settle()
+    going = [p["metadata"]["name"] for p in b.cluster.copy.all("Pod") if leaving(p)]
+    assert sorted(going) == ["train-lead-0", "train-work-0", "train-work-1"]
+
+
+def leaving(one: Object) -> bool:
+    return bool(one["metadata"].get("deletionTimestamp"))
+
+
+def group(index: int, worker: int, cpu: str) -> Object:
+    labels = {
+        "leaderworkerset.sigs.k8s.io/name": "serve",
+        "leaderworkerset.sigs.k8s.io/group-index": str(index),
+        "leaderworkerset.sigs.k8s.io/worker-index": str(worker),
+    }
+    name = f"serve-{index}-{worker}" if worker else f"serve-{index}"
+    return pod(name, cpu, labels=labels)
+
+
+def leader_worker_set(**spec: object) -> Object:
+    form = {"size": 2, "leaderTemplate": {}, "workerTemplate": {}}
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "serve", "namespace": "default", "uid": "uid-serve"},
+        "spec": {"replicas": 2, "leaderWorkerTemplate": form, **spec},
+    }
+
+
+async def test_each_group_of_a_leaderworkerset_is_placed_whole_or_not_at_all() -> None:
+    b = board("4", "4")
+    b.put("LeaderWorkerSet", leader_worker_set())
+    for index in (0, 1):
+        b.put("Pod", group(index, 0, "2"))
+        b.put("Pod", group(index, 1, "3"))
+    await b.settle()
+    assert len(placed(b)) == 2, "room for one group, and for the leader of another"
+    assert placed(b) in (["serve-0", "serve-0-1"], ["serve-1", "serve-1-1"])
+
+
+async def test_workers_that_wait_for_their_leader_do_not_keep_it_waiting() -> None:
+    b = board("4")
+    b.put("LeaderWorkerSet", leader_worker_set(startupPolicy="LeaderReady"))
+    b.put("Pod", group(0, 0, "2"))
+    await b.settle()
+    assert placed(b) == ["serve-0"]
+
+
+@pytest.mark.parametrize("victims", ["least-loss", "kube"])
+async def test_room_that_was_made_for_somebody_goes_to_who_ranks_higher_and_the_record_says_so(
+    victims: str,
+) -> None:
+    b = board("4", config=f"makeway: {{victims: {victims}}}")
+    await running(b, pod("low", "4", priority=10))
+    b.put("Pod", pod("middle", "4", priority=500))
+    await b.settle()
+    assert b.get("Pod", "default/middle")["status"]["nominatedNodeName"] == "node-1"
+
+    b.put("Pod", pod("high", "4", priority=1000))
+    await b.settle()
+
+    assert b.get("Pod", "default/high")["status"]["nominatedNodeName"] == "node-1"
+    assert not b.get("Pod", "default/middle")["status"].get("nominatedNodeName")
+    (record,) = b.cluster.copy.all("Preemption")
+    assert record["spec"]["preemptor"] == "default/middle"
+    assert (record["status"]["phase"], record["status"]["message"]) == (
+        "Cancelled",
+        "default/high (priority 1000) took the room",
+    )
+
+    b.drop("Pod", "default/low")
+    await b.settle()
+    assert b.get("Pod", "default/high")["spec"]["nodeName"] == "node-1"
+    assert "No preemption victims found for incoming pod" in why(b, "middle")

@@ -13,9 +13,9 @@ from makeway.engine.ledger import Held, Part, counted_pods, usage_of
 from makeway.engine.policy import Policy
 from makeway.engine.quota import Usage
 from makeway.engine.state import State
-from makeway.model.decision import PATIENCE, Hold
+from makeway.model.decision import PATIENCE, RESERVATION, Hold
 from makeway.model.queue import QueueName
-from makeway.model.workload import Admission, WorkloadId
+from makeway.model.workload import Admission, Workload, WorkloadId
 
 
 class Holds:
@@ -25,8 +25,13 @@ class Holds:
         self._state = state
         self._now = now
         self._live: dict[WorkloadId, Hold] = {}
+        # Who has waited long keeps what is free of its queue's own quota; nobody leaves for it.
+        self._reserved: dict[WorkloadId, Hold] = {}
         if policy.victims != "kueue":
-            self._live = {key: hold for key, hold in state.holds.items() if self._is_live(hold)}
+            for key, hold in state.holds.items():
+                if self._is_live(hold):
+                    kept = self._reserved if hold.rule == RESERVATION else self._live
+                    kept[key] = hold
 
     def _is_live(self, hold: Hold) -> bool:
         return (
@@ -47,6 +52,18 @@ class Holds:
             for key, hold in self._live.items()
             if hold.queue is not None and hold.admission is not None
         }
+
+    def reservations(self) -> Iterator[tuple[WorkloadId, QueueName, Usage]]:
+        for key, hold in self._reserved.items():
+            if hold.queue is not None and hold.admission is not None:
+                yield key, hold.queue, usage_of(self._state.workloads[key], hold.admission)
+
+    def lent_to(self, workload: Workload) -> list[WorkloadId]:
+        """Reservations that a workload may use meanwhile, since it says that it ends before they are needed."""
+        runs = workload.checkpoint.expected_runtime_s
+        if runs is None:
+            return []
+        return [k for k, hold in self._reserved.items() if self._now + runs <= hold.until]
 
     def victims(self) -> Iterator[Held]:
         """Who was told in earlier cycles, and has not left yet."""
@@ -78,13 +95,13 @@ class Holds:
     def weaker_than(self, entry: Entry) -> list[WorkloadId]:
         """Whose room this one may take: the lowest priority first, then the youngest."""
         workloads = self._state.workloads
-        weaker = [key for key in self._live if workloads[key].priority < entry.workload.priority]
+        held = [*self._live, *self._reserved]
+        weaker = [key for key in held if workloads[key].priority < entry.workload.priority]
         return sorted(weaker, key=lambda k: (workloads[k].priority, -workloads[k].created_at, k))
 
-    def end(self, workload: WorkloadId, because: str) -> Hold:
-        """The same hold, over now."""
-        hold = self._live.pop(workload)
-        return Hold(workload=workload, queue=hold.queue, until=self._now, rule=because)
+    def end(self, workload: WorkloadId) -> None:
+        if self._live.pop(workload, None) is None:
+            del self._reserved[workload]
 
 
 def hold_for(entry: Entry, now: float, policy: Policy) -> Hold:

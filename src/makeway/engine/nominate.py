@@ -38,6 +38,7 @@ class Nominator:
         self.joint = joint
         self.choose: ChooseVictims = choice_of(policy)
         self.claims: Mapping[WorkloadId, tuple[QueueName, Usage]] = {}  # shared with `Serving`
+        self.reserved: set[WorkloadId] = set()  # of these: who has waited long; shared too
         # Who is no candidate in this cycle, whatever the rules say.
         self.out_of_reach: set[WorkloadId] = set()
 
@@ -109,9 +110,13 @@ class Nominator:
         """With the room counted that others have been promised, since what frees it was told to stop for them."""
         with self.state.ledger.what_if():
             for key, (queue, usage) in self.claims.items():
-                if key != workload.id:
+                if key != workload.id and not self._may_take(workload, key):
                     self.state.ledger.add_usage(queue, usage)
             yield
+
+    def _may_take(self, workload: Workload, keeper: WorkloadId) -> bool:
+        """What a weaker one merely keeps together while it waits."""
+        return keeper in self.reserved and self.state.workloads[keeper].priority < workload.priority
 
     def _propose_smaller(self, entry: Entry, assigner: Assigner, tried: Tried) -> None:
         """The largest size that gets in, victims allowed: by bisection, since a smaller size never fits worse."""

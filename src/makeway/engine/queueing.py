@@ -39,7 +39,16 @@ _SAME_FOR_EQUALS = frozenset({Requeue.NO_FIT, Requeue.NO_CANDIDATES})
 
 
 def shape_of(workload: Workload) -> Shape:
-    return (workload.priority, workload.pod_sets, workload.reclaimable)
+    """All that decides whether it gets in; how long it runs decides whether it may use what is kept for others."""
+    return (
+        workload.priority,
+        workload.pod_sets,
+        workload.reclaimable,
+        workload.gang,
+        workload.preempts,
+        workload.checkpoint.expected_runtime_s,
+        workload.checkpoint.patience_s,
+    )
 
 
 class _Group:

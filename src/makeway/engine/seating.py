@@ -49,6 +49,9 @@ class Seating(Rooms):
         self._kept: dict[WorkloadId, Counter[tuple[str, NodeName]]] = {}
         self._bound: dict[PodId, NodeName] = {}  # the pods that did so
         self.ended_holds: list[WorkloadId] = []
+        self.lost_holds: list[
+            tuple[WorkloadId, WorkloadId]
+        ] = []  # whose room was taken, and by whom
 
     # --- pods that have no node ---
 
@@ -141,7 +144,12 @@ class Seating(Rooms):
             return promised
         demands = gang.demands_of(workload, pods)
         if self.waits_for_room(workload):
-            return [self._take_if_free(workload, demands, pods, quota)]
+            taken = self._take_if_free(workload, demands, pods, quota)
+            taker = None if isinstance(taken, Admit) else self._taker(workload, demands)
+            if taker is None:
+                return [taken]
+            # A higher one took the room: what it waits for will not come.
+            self.end_hold(workload.id, taker)
         room = self.find_room(workload, demands, legality, quota, may_evict=may_evict)
         if isinstance(room, Shortfall) or (room.later and not may_evict):
             shortfall = (
@@ -153,8 +161,13 @@ class Seating(Rooms):
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
             return [self._admit(workload, binds)]
-        if self.policy.victims == "kube" and not room.victims:
-            # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left.
+        if (
+            self.policy.victims == "kube"
+            and not room.victims
+            and not self._outranks(workload, room)
+        ):
+            # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left. Of those who leave
+            # already it evicts the weaker ones once more, and so takes the room from others who wait for it.
             why = self.refusals.why_not(workload, Shortfall(demand=demands[0], placed=0))
             return [Wait(workload=workload.id, reason=why, parked=True)]
         return self.make_way(workload, room, nominations=binds)
@@ -174,6 +187,47 @@ class Seating(Rooms):
             return Wait(workload=workload.id, reason=self.waiting_for_victims(workload))
         return self._admit(workload, gang.binds_of(demands, pods, found))
 
+    def _taker(self, workload: Workload, demands: Sequence[Demand]) -> WorkloadId | None:
+        """Who of higher priority has, or was promised, the room that is kept for it; None while it may still come."""
+        hold = self.holds[workload.id]
+        kept = {name for name, _ in self._held_room(hold)}
+        stronger = self._stronger_on(kept, workload)
+        if hold.rule == PATIENCE or not stronger:
+            return None
+        with self._as_seen_by(workload), self._once_they_are_gone():
+            for victim in hold.victims:  # a restart may find some that nobody has told yet
+                for pod in self.occupancy.members(victim):
+                    if pod.node in kept and pod.id not in self.going and occupies(pod):
+                        self._lift(pod)
+            comes = not isinstance(self.placer.place(demands), Shortfall)
+        return None if comes else stronger[-1]
+
+    def _stronger_on(self, nodes: set[NodeName], workload: Workload) -> list[WorkloadId]:
+        """Of higher priority, on these nodes or about to be; the last that came at the end."""
+        rows = [self.table.row_of[name] for name in nodes if name in self.table.row_of]
+        came = {
+            pod.workload: self.now if pod.started_at is None else pod.started_at
+            for row in rows
+            for pod in self.table.pods_on[row].values()
+            if self._rank_of(pod.workload) > workload.rank
+        }
+        for rank, held in self._held_by_rank.items():
+            if rank > workload.rank:
+                for hold in held.values():
+                    if any(name in nodes for name, _ in self._held_room(hold)):
+                        came[hold.workload] = math.inf
+        return sorted(came, key=lambda w: (came[w], w))
+
+    def _rank_of(self, workload: WorkloadId) -> float:
+        found = self.workloads.get(workload)
+        return -math.inf if found is None else found.rank
+
+    def _outranks(self, workload: Workload, room: Room) -> bool:
+        """All who leave the places that it would get are weaker, and somebody does."""
+        nodes = {placed.node for placed in room.placement}
+        leaving = {pod.workload for pod in self.going.values() if pod.node in nodes}
+        return bool(leaving) and all(self._rank_of(w) < workload.rank for w in leaving)
+
     def waits_for_room(self, workload: Workload) -> bool:
         """Room is on its way to it; what it merely keeps together while it waits is no promise of that."""
         hold = self.holds.get(workload.id)
@@ -186,10 +240,12 @@ class Seating(Rooms):
         *,
         pods: Sequence[Pod] = (),
         after_s: float | None = None,
+        quota: Hold | None = None,
     ) -> list[Decision]:
         """Large gangs do not starve: who has waited long keeps the places it could have, until it can have all.
 
         `pods`: those that exist; without them the places are kept for pods to come. `after_s`: as its queue says.
+        `quota`: what it asks of its queue, to be kept too.
         """
         after_s = self.policy.reserve_after_s if after_s is None else after_s
         since = workload.created_at if workload.queued_at is None else workload.queued_at
@@ -197,12 +253,15 @@ class Seating(Rooms):
             self._look_again(since + after_s)
             return []
         others = any(h.rule == RESERVATION and w != workload.id for w, h in self.holds.items())
-        if others or sum(d.count for d in demands) < 2 or not self._could_ever_fit(demands):
+        asked = demands or (quota.admission.assignments if quota and quota.admission else ())
+        if others or sum(part.count for part in asked) < 2 or not self._could_ever_fit(demands):
             return []  # one at a time, the first in line
         with self.table.what_if():
             kept = self.place_some(workload, demands)
         hold = Hold(
             workload=workload.id,
+            queue=quota.queue if quota else None,
+            admission=quota.admission if quota else None,
             nominations=gang.binds_of(demands, pods, kept) if pods else (),
             placement=() if pods else kept,
             until=self._could_start_at(demands, self.now + after_s),
@@ -210,7 +269,7 @@ class Seating(Rooms):
         )
         before = self.holds.get(workload.id)
         same = before is not None and _places(before) == _places(hold)
-        if not kept or same:
+        if same or not (kept or quota):
             return []  # nothing is free yet, or nothing new
         self.end_hold(workload.id)
         self.holds[workload.id] = hold
@@ -305,8 +364,10 @@ class Seating(Rooms):
                 msgspec.structs.replace(pod, node=bind.node), self.table.row_of[bind.node]
             )
 
-    def end_hold(self, workload: WorkloadId) -> None:
+    def end_hold(self, workload: WorkloadId, taker: WorkloadId | None = None) -> None:
         hold = self.holds.pop(workload, None)
+        if hold is not None and taker is not None:
+            self.lost_holds.append((workload, taker))
         if hold is not None:
             for held in self._held_by_rank.values():
                 held.pop(workload, None)
@@ -430,7 +491,8 @@ def _pods_of_lowered_jobs_together(victims: Sequence[Candidate]) -> list[Candida
 
 
 def _places(hold: Hold) -> tuple[object, ...]:
-    return hold.placement, hold.nominations
+    given = hold.admission.assignments if hold.admission is not None else ()
+    return hold.placement, hold.nominations, given
 
 
 def _alike(pods: Sequence[Pod]) -> list[list[Pod]]:

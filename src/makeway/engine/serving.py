@@ -6,31 +6,32 @@ keeps what is free while nobody makes room for it; whoever comes later must fit 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from makeway.engine.admission import checks_open
 from makeway.engine.departures import Departures
 from makeway.engine.entries import Entry, Outcome
-from makeway.engine.holds import Holds
+from makeway.engine.holds import Holds, hold_for
 from makeway.engine.joint import Joint
 from makeway.engine.nominate import Nominator
 from makeway.engine.placement import Shortfall
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Mode
 from makeway.engine.queueing import Requeue
-from makeway.engine.quota import FlavorResource, Usage
+from makeway.engine.quota import FlavorResource, QuotaNode, Usage
 from makeway.engine.rooms import Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
-from makeway.model.decision import PATIENCE, Decision, Hold
+from makeway.model.decision import PATIENCE, RESERVATION
 from makeway.model.queue import QueueName
 from makeway.model.workload import Workload, WorkloadId
 
 OVERLAP = "Workload has overlapping preemption targets with another workload"
 FITS_LATER = OVERLAP + ", but will fit after these preemptions complete"
 LOST = "Workload no longer fits after processing another workload"
+KEPT = "{} has waited long and keeps this quota until it can start"
 GATED = "Workload requires preemption, but it's gated"
 
 
@@ -52,6 +53,7 @@ class Serving:
         seat_stronger_than: Callable[[Workload], None],
     ) -> None:
         self.state = state
+        self.now = now
         self.policy = policy
         self.joint = joint
         self.seating = joint.seating
@@ -69,9 +71,21 @@ class Serving:
         self.held_claims = self.holds.claims()
         self.claims: dict[WorkloadId, tuple[QueueName, Usage]] = dict(self.held_claims)
         nominator.claims = self.claims
-        self._broken: list[Hold] = []
+        # Claims of who has waited long: they outlast its turn, and give way to who is stronger or ends in time.
+        self.reserved: set[WorkloadId] = set()
+        nominator.reserved = self.reserved
+        self._claim_reservations()
+        self._broken: list[tuple[WorkloadId, WorkloadId | None]] = []
         for held in self.holds.victims():
             self.victims.add(held)
+
+    def _claim_reservations(self) -> None:
+        with self.ledger.what_if():
+            for queue, usage in self.claims.values():
+                self.ledger.add_usage(queue, usage)
+            for workload, queue, usage in self.holds.reservations():
+                self.claims[workload] = (queue, _own_room(self.ledger.queue(queue), usage))
+                self.reserved.add(workload)
 
     def serve(self, nominated: list[Entry]) -> list[Entry]:
         """Gives each entry its outcome, in turn, on a ledger that already holds what came before. Returns that order."""
@@ -107,7 +121,7 @@ class Serving:
             if self.holds.comes_true(entry.workload.id):
                 self._go_on_waiting(entry)
                 return
-            self._broken.append(self.holds.end(entry.workload.id, because="its room was taken"))
+            self._break(entry.workload.id)
         if self.policy.recompute_overlaps and self._overlaps(entry):
             self.nominator.look_again(entry, without=self.victims)
         proposal = entry.proposal
@@ -126,10 +140,10 @@ class Serving:
         elif self._overlaps(entry):
             self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
-        elif not self._still_fits(entry) and not self._breaks_weaker_holds(entry):
+        elif not self._still_fits(entry) and not self._passes_holds(entry):
             if proposal.mode is Mode.PREEMPT:
                 self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
-            entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
+            self._lose(entry)
         elif proposal.mode is Mode.PREEMPT and not self._takes_back_only(entry):
             self._preempt(entry)
         elif not self._fits_before_victims_leave(entry):
@@ -150,7 +164,7 @@ class Serving:
             return False
         if isinstance(room, Shortfall):
             self.state.waiting_for_nodes[entry.queue] = None
-            entry.way = self._reserve_nodes(entry)
+            self._reserve(entry)
             reason = self.seating.refusals.why_not(entry.workload, room)
             entry.requeue = Requeue.NO_FIT
             entry.reason = msgspec.structs.replace(reason, kueue="WaitingForNodes")
@@ -161,13 +175,27 @@ class Serving:
             return False
         return True
 
-    def _reserve_nodes(self, entry: Entry) -> list[Decision]:
-        """A gang that has waited long keeps the nodes that are free for it, as its queue or the configuration says."""
+    def _reserve(self, entry: Entry) -> None:
+        """A gang that has waited long keeps the nodes and the quota that are free, as its queue or the configuration says."""
         if entry.workload.gang is None:
-            return []  # one pod that fits is enough to start
+            return  # one pod that fits is enough to start
         demands = self.joint.demands(entry.workload, entry.proposal.assignments())
-        after_s = self.state.queues[entry.queue].reserve_after_s
-        return self.seating.reserve(entry.workload, demands, after_s=after_s)
+        entry.way = self.seating.reserve(
+            entry.workload,
+            demands,
+            after_s=self.state.queues[entry.queue].reserve_after_s,
+            quota=None
+            if self.policy.victims == "kueue"
+            else hold_for(entry, self.now, self.policy),
+        )
+        if self._is_reserved(entry.workload.id):
+            room = _own_room(self.ledger.queue(entry.queue), entry.usage)
+            self._claim(entry, room)
+            self.reserved.add(entry.workload.id)
+
+    def _is_reserved(self, workload: WorkloadId) -> bool:
+        hold = self.seating.holds.get(workload)
+        return hold is not None and hold.rule == RESERVATION and hold.admission is not None
 
     def _let_stronger_go_first(self, entry: Entry) -> None:
         """Who has no queue and outranks this head would only evict it later."""
@@ -240,6 +268,32 @@ class Serving:
             self.victims.release_rest(self.ledger)
             return self.ledger.queue(entry.queue).fits(entry.usage)
 
+    def _passes_holds(self, entry: Entry) -> bool:
+        """Room that is kept for others may be used: for good by who is stronger, meanwhile by who ends before it is needed."""
+        return self._fits_without(entry, self.holds.lent_to(entry.workload)) or (
+            self._breaks_weaker_holds(entry)
+        )
+
+    def _fits_without(self, entry: Entry, claims: Iterable[WorkloadId]) -> bool:
+        open_to_it = [self.claims[key] for key in claims if key in self.claims]
+        if not open_to_it:
+            return False
+        with self.ledger.what_if():
+            for queue, usage in open_to_it:
+                self.ledger.remove_usage(queue, usage)
+            return self._still_fits(entry)
+
+    def _lose(self, entry: Entry) -> None:
+        """Others were first; who is kept waiting by a reservation waits for that, and lets those behind it have their turn."""
+        keepers = [key for key in sorted(self.reserved) if key != entry.workload.id]
+        if not self._fits_without(entry, keepers):
+            entry.wait(Requeue.LOST, "lost-the-round", "WaitingForQuota", LOST)
+            return
+        self.state.waiting_for_nodes[entry.queue] = None  # what is kept may be room on nodes too
+        entry.wait(
+            Requeue.NO_FIT, "reservation", "WaitingForQuota", KEPT.format(", ".join(keepers))
+        )
+
     def _breaks_weaker_holds(self, entry: Entry) -> bool:
         """Room kept for a lower priority may be taken, as much as needed of it."""
         broken: list[WorkloadId] = []
@@ -256,11 +310,15 @@ class Serving:
                 return False
         for key in broken:
             self._withdraw_claim(key)
-            self._broken.append(self.holds.end(key, because=f"taken by {entry.workload.id}"))
+            self._break(key, entry.workload.id)
         return True
 
-    def broken_holds(self) -> list[Hold]:
-        """Since it was last asked."""
+    def _break(self, holder: WorkloadId, taker: WorkloadId | None = None) -> None:
+        self.holds.end(holder)
+        self._broken.append((holder, taker))
+
+    def broken_holds(self) -> list[tuple[WorkloadId, WorkloadId | None]]:
+        """Since it was last asked: whose, and who took the room where that is known."""
         broken, self._broken = self._broken, []
         return broken
 
@@ -301,7 +359,12 @@ class Serving:
 
     def _wait_without_victims(self, entry: Entry) -> None:
         """Nobody to take from. Keep what is free, lest others slip in and it never adds up; unless quota can be taken back."""
-        if self.state.queues[entry.queue].preemption.reclaim != "Any":
+        if self.policy.victims != "kueue":
+            self._reserve(entry)
+        if (
+            entry.workload.id not in self.claims
+            and self.state.queues[entry.queue].preemption.reclaim != "Any"
+        ):
             self._reserve_for(entry)
         entry.wait(Requeue.NO_CANDIDATES, "no-quota", "WaitingForQuota", entry.proposal.message)
 
@@ -323,9 +386,11 @@ class Serving:
         self.claims[entry.workload.id] = (entry.queue, usage)
 
     def forget_claim(self, entry: Entry) -> None:
-        self.claims.pop(entry.workload.id, None)
+        if entry.workload.id not in self.reserved:
+            self.claims.pop(entry.workload.id, None)
 
     def _withdraw_claim(self, workload: WorkloadId) -> None:
+        self.reserved.discard(workload)
         if workload in self.claims:
             queue, usage = self.claims.pop(workload)
             self.ledger.remove_usage(queue, usage)
@@ -364,3 +429,8 @@ class Serving:
             "WaitingForPreemptedWorkloads",
             message,
         )
+
+
+def _own_room(node: QuotaNode, usage: Usage) -> dict[FlavorResource, int]:
+    """What is free of a queue's own quota, as far as this asks for it: nothing that others own is kept from them."""
+    return {fr: max(0, min(amount, node.quota(fr) - node.used(fr))) for fr, amount in usage.items()}

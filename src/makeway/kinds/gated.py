@@ -131,6 +131,11 @@ class GatedLeaderWorkerSet(GatedKind):
         return self._name(owner, f"-{self.index_of(pod)}")
 
 
+def waits_for_leader(owner: Json) -> bool:
+    """Whether a LeaderWorkerSet makes workers only once their leader is ready."""
+    return bool(spec(owner).get("startupPolicy") == "LeaderReady")
+
+
 def _pod_set(set_name: str, count: int, template: Json, index_label: str) -> Object:
     return {
         "name": set_name,

@@ -275,15 +275,23 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gang_workload(
-    workload: WorkloadId, members: list[Member], *, ours: bool, expected: Iterable[GangId] = ()
+    workload: WorkloadId,
+    members: list[Member],
+    *,
+    ours: bool,
+    expected: Iterable[GangId] = (),
+    one_sort: bool = True,
 ) -> Workload:
-    """Gangs named together, as one workload. `expected` names the gangs that must be there before it can start."""
+    """Gangs named together, as one workload. `expected` names the gangs that must be there before it can start.
+
+    A minimum that stands in an annotation is about pods of one sort: of several it could not say which.
+    """
     pods = [pod for member in members for pod in member.pods]
     alive = [pod for pod in pods if not ended(pod)]
     said = [annotations_of(pod) for pod in pods]
     groups = [member.group for member in members if member.group is not None]
     places = [group.annotations for group in groups] + said
-    override = min_pods(*places)
+    override = min_pods(*places) if one_sort else None
     minimums = tuple((m.gang, override or m.minimum) for m in members)
     values = [g.priority for g in groups if g.priority is not None] or [priority(p) for p in pods]
     return Workload(
@@ -303,6 +311,15 @@ def gang_workload(
         finished=bool(pods) and not alive,
         held_back=_incomplete(members, override, expected),
     )
+
+
+def whole_workload(
+    workload: WorkloadId, members: list[Member], *, owner: str, top_owner: str, ours: bool
+) -> Workload:
+    """Pods of one owner that knows how many there are: nobody is more than it needs."""
+    found = gang_workload(workload, members, ours=ours, one_sort=len(members) == 1)
+    gang = msgspec.structs.replace(found.gang or Gang(), gives_up_surplus=False)
+    return msgspec.structs.replace(found, owner=owner, top_owner=top_owner, gang=gang)
 
 
 def _gang_pod_set(member: Member) -> PodSet:

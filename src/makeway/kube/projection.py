@@ -25,6 +25,7 @@ from makeway.kinds import (
     podgroup,
     preemption,
     resourceflavor,
+    sets,
     topology,
     volumes,
     workload,
@@ -192,6 +193,7 @@ class Projection:
     def _note_owner(self, kind: str, changed: Json) -> None:
         for one in self._copy.by("pods by parent", f"{kind}/{key(changed)}"):
             self._mark("pod", key(one))
+            self._mark_workload_of(one)
         for owned in self._copy.by("workloads by owner", uid(changed)):
             self._mark("workload", key(owned))
         for child in self._copy.by("children", uid(changed)):
@@ -271,6 +273,10 @@ class Projection:
         gang = podgroup.gang_of(one)
         if gang is not None and self._is_gang(gang, one):
             return self._gang_id(gang), gang
+        together = self._world.set_of(one)
+        if together is not None:
+            member, _, needed = together
+            return WorkloadId(member.id), sets.part_of(one, needed)
         parent = self._indexed_parent(one)
         if parent is not None:
             return WorkloadId(key(parent)), "main"
@@ -318,6 +324,9 @@ class Projection:
         gang = self._gang(key_)
         if gang is not None:
             return gang
+        together = self._copy.by("pods by set", key_)
+        if together:
+            return self._set(together)
         parent = self._copy.get("Job", key_)
         if parent is not None and job.indexed(parent) and not self._world.manages(parent):
             return self._indexed_job(parent)
@@ -354,6 +363,33 @@ class Projection:
             pods=tuple(sorted(pods, key=lambda p: (created_at(p), name(p)))),
         )
 
+    def _set(self, pods: list[Object]) -> Workload | None:
+        """A JobSet, or a group of a LeaderWorkerSet: a part for each sort of its pods."""
+        found = self._world.set_of(pods[0])
+        mine = [p for p in pods if found and self.workload_of(p)[0] == found[0].id]
+        if found is None or not mine:
+            return None
+        member, owner, needed = found
+        parts = [
+            podgroup.Member(
+                gang=part,
+                group=podgroup.PodGroup(
+                    id=member.name, uid=uid(owner), minimum=count, annotations=annotations_of(owner)
+                ),
+                pods=tuple(p for p in sorted(mine, key=name) if sets.part_of(p, needed) == part),
+            )
+            for part, count in needed.items()
+            if count
+        ]
+        ours = all(self._ours(pod.scheduler_name(p)) for p in mine)
+        return podgroup.whole_workload(
+            WorkloadId(member.id),
+            parts,
+            owner=f"{member.kind}/{member.name}",
+            top_owner=self._world.top_owner(owner),
+            ours=ours,
+        )
+
     def _indexed_job(self, parent: Json) -> Workload | None:
         pods = sorted(self._copy.by("children", uid(parent)), key=name)
         if not pods:
@@ -369,12 +405,12 @@ class Projection:
             pods=tuple(pods),
         )
         ours = all(self._ours(pod.scheduler_name(p)) for p in pods)
-        found = podgroup.gang_workload(WorkloadId(key(parent)), [member], ours=ours)
-        return msgspec.structs.replace(
-            found,
+        return podgroup.whole_workload(
+            WorkloadId(key(parent)),
+            [member],
             owner=f"Job/{key(parent)}",
             top_owner=self._world.top_owner(parent),
-            gang=msgspec.structs.replace(found.gang or Gang(), gives_up_surplus=False),
+            ours=ours,
         )
 
     def _queued(self, found: Json) -> Workload:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from makeway.control.config import Configuration
-from makeway.kinds import composing, limits, pod, podgroup, preemption, volumes
+from makeway.kinds import composing, limits, pod, podgroup, preemption, sets, volumes
 from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kinds.gated import GATED_KINDS, GatedKind
 from makeway.kinds.labels import read_selector
@@ -65,6 +65,7 @@ class World:
         copy.index("volumes by class", "PersistentVolume", lambda v: [volumes.storage_class(v)])
         self.storage = volumes.Storage(copy.get, partial(copy.by, "volumes by class"))
         copy.index("pods by gang", "Pod", _gang)
+        copy.index("pods by set", "Pod", _set)
         copy.index("pods by workload", "Pod", _workload)
         copy.index("workloads by namespace", "Workload", lambda obj: [namespace(obj)])
         copy.index("pods by namespace", "Pod", lambda obj: [namespace(obj)])
@@ -220,17 +221,28 @@ class World:
         """Gates are put on when pods are made, so only what names a queue is queued."""
         return bool(labels(owner).get(QUEUE_NAME)) and self.managed_namespace(namespace(owner))
 
+    def set_of(self, one: Json) -> tuple[sets.SetMember, Object, dict[str, int]] | None:
+        """The unqueued JobSet or LeaderWorkerSet whose pods are placed together with this one, and the parts it needs."""
+        member = sets.member_of(one)
+        owner = self.copy.get(member.kind, member.owner) if member else None
+        if member is None or owner is None:
+            return None
+        queued = self.manages(owner) if member.kind in JOB_KINDS else self.manages_gated(owner)
+        needed = sets.parts(member.kind, owner)
+        return (member, owner, needed) if needed and not queued else None
+
     def group_pods(self, namespace_name: str, group: str) -> list[Object]:
         return self.copy.by("pods by group", f"{namespace_name}/{group}")
 
     def pods_of(self, workload_id: str) -> list[Object]:
-        """The pods of a workload that exist: by annotation, by itself, by gang, or by its Job."""
+        """The pods of a workload that exist: by annotation, by itself, by gang or set, or by its Job."""
         found = self.copy.by("pods by workload", workload_id)
         alone = self.copy.get("Pod", workload_id)
         if found or alone is not None:
             return found or [alone or {}]
         for gang in workload_id.split(","):
             found += self.copy.by("pods by gang", gang)
+        found += self.copy.by("pods by set", workload_id)
         parent = self.copy.get("Job", workload_id)
         if parent is not None:
             found += self.copy.by("children", uid(parent))
@@ -262,11 +274,13 @@ def _owner_uids(obj: Json) -> list[str]:
 
 def _parents(obj: Json) -> list[str]:
     """`StatefulSet/ns/name`, of whatever a pod says it is of."""
-    return [
+    gated = [
         f"{kind.kind}/{namespace(obj)}/{named}"
         for kind in GATED_KINDS.values()
         if (named := kind.owner_of(obj))
     ]
+    member = sets.member_of(obj)
+    return list(dict.fromkeys([*gated, *([f"{member.kind}/{member.owner}"] if member else [])]))
 
 
 def _local_queue(workload: Json) -> list[str]:
@@ -306,7 +320,7 @@ def pod_parties(one: Json) -> list[str]:
     """The names under which a pod may be part of a preemption: as in `World.pods_of`."""
     owner = controller(one)
     above = [f"{namespace(one)}/{owner.get('name')}"] if owner else []
-    return [key(one), *_workload(one), *_gang(one), *above]
+    return [key(one), *_workload(one), *_gang(one), *_set(one), *above]
 
 
 def _asked_by(record: Json) -> list[str]:
@@ -334,6 +348,11 @@ def _open_claim(claim: Json) -> list[str]:
 def _gang(obj: Json) -> list[str]:
     gang = podgroup.gang_of(obj)
     return [gang] if gang else []
+
+
+def _set(obj: Json) -> list[str]:
+    member = sets.member_of(obj)
+    return [member.id] if member else []
 
 
 def _workload(obj: Json) -> list[str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from makeway.client.resource import Object, Resource
+from makeway.control.clock import timestamp
 from makeway.embedded.controllers import jobsets, leaderworkersets, statefulsets, training
-from makeway.embedded.controllers.plan import Create, Delete, Patch, Plan
+from makeway.embedded.controllers.plan import Create, Delete, Patch, Plan, Tell
 from makeway.embedded.objects import name_of
 from makeway.kinds.kubeflow import KINDS
 from tests.embedded.controllers.builders import NOW, pod
@@ -128,6 +129,110 @@ def test_a_failed_job_fails_the_set_or_starts_it_again() -> None:
     assert removed(plan) == ["it-lead-0", "it-work-0"]
 
 
+def failed(
+    name: str, reason: str = "BackoffLimitExceeded", at: int = 0, message: str = ""
+) -> Object:
+    """A Job of `it`, by the name of its replicated Job."""
+    found = job(f"it-{name}-0")
+    found["metadata"]["labels"]["jobset.sigs.k8s.io/replicatedjob-name"] = name
+    found["status"]["conditions"] = [
+        {
+            "type": "Failed",
+            "status": "True",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": f"2026-01-01T00:00:{at:02}Z",
+        }
+    ]
+    return found
+
+
+def outcome(policy: Object, *jobs: Object, status: Object | None = None) -> tuple[str, Object]:
+    """The reason that is told, and the status that is written."""
+    plan = jobsets.reconcile(jobset(status, failurePolicy=policy), list(jobs), NOW)
+    (told,) = [a.reason for a in plan.actions if isinstance(a, Tell)]
+    (written,) = [a.body["status"] for a in plan.actions if isinstance(a, Patch)]
+    return told, dict(written)
+
+
+def test_a_set_starts_again_as_often_as_it_may() -> None:
+    told, written = outcome({"maxRestarts": 2}, failed("lead"))
+    assert told == "RestartJobSetFailurePolicyAction"
+    assert (written["restarts"], written["restartsCountTowardsMax"]) == (1, 1)
+    spent = {"restarts": 0, "restartsCountTowardsMax": 2}
+    told, written = outcome({"maxRestarts": 2}, failed("lead"), status=spent)
+    assert (told, written["terminalState"]) == ("ReachedMaxRestarts", "Failed")
+
+
+def test_the_first_rule_that_matches_is_followed() -> None:
+    rules = [
+        {"action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]},
+        {"action": "RestartJobSetAndIgnoreMaxRestarts", "targetReplicatedJobs": ["work"]},
+        {"action": "FailJobSet", "onJobFailureMessagePatterns": ["out of mem.*"]},
+    ]
+    policy = {"maxRestarts": 3, "rules": rules}
+    told, written = outcome(policy, failed("work", "PodFailurePolicy"))
+    assert (told, written["terminalState"]) == ("FailJobSetFailurePolicyAction", "Failed")
+    told, written = outcome(policy, failed("work"))
+    assert told == "RestartJobSetAndIgnoreMaxRestartsFailurePolicyAction"
+    assert (written["restarts"], written["restartsCountTowardsMax"]) == (1, 0)
+    told, _ = outcome(policy, failed("lead", message="it ran out of memory"))
+    assert told == "FailJobSetFailurePolicyAction"
+    told, written = outcome(policy, failed("lead"))
+    assert (told, written["restartsCountTowardsMax"]) == ("RestartJobSetFailurePolicyAction", 1)
+
+
+def test_the_job_that_failed_first_is_named() -> None:
+    plan = jobsets.reconcile(jobset(), [failed("lead", at=9), failed("work", at=3)], NOW)
+    (said,) = [a.message for a in plan.actions if isinstance(a, Tell)]
+    assert said.endswith("(first failed job: it-work-0)")
+
+
+def test_one_job_can_start_again_alone() -> None:
+    policy = {
+        "maxRestarts": 1,
+        "rules": [{"action": "RestartJob", "targetReplicatedJobs": ["work"]}],
+    }
+    plan = jobsets.reconcile(
+        jobset(failurePolicy=policy), [job("it-lead-0", active=1), failed("work")], NOW
+    )
+    assert removed(plan) == ["it-work-0"]
+    assert status(plan)["restarts"] == 0
+    assert status(plan)["restartsCountTowardsMax"] == 1
+
+
+def test_a_set_that_starts_blocking_waits_for_all_of_the_last_attempt() -> None:
+    policy = {"maxRestarts": 1, "restartStrategy": "BlockingRecreate"}
+    leaving = job("it-work-1")
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    found = jobset({"restarts": 1}, failurePolicy=policy)
+    assert made(jobsets.reconcile(found, [leaving], NOW)) == []
+    assert len(made(jobsets.reconcile(found, [], NOW))) == 3
+    found["spec"]["failurePolicy"] = {"maxRestarts": 1}
+    assert made(jobsets.reconcile(found, [leaving], NOW)) == ["it-lead-0", "it-work-0"]
+
+
+def test_success_can_be_one_job_of_a_kind() -> None:
+    policy = {"operator": "Any", "targetReplicatedJobs": ["work"]}
+    found = jobset(successPolicy=policy)
+    jobs = [job("it-lead-0", "Complete"), job("it-work-0", active=1), job("it-work-1", active=1)]
+    assert "terminalState" not in status(jobsets.reconcile(found, jobs, NOW))
+    jobs[2] = job("it-work-1", "Complete")
+    plan = jobsets.reconcile(found, jobs, NOW)
+    assert status(plan)["terminalState"] == "Completed"
+    assert removed(plan) == ["it-work-0"]
+
+
+def test_a_set_goes_some_time_after_its_end() -> None:
+    ended = {"type": "Completed", "status": "True", "lastTransitionTime": timestamp(NOW - 50)}
+    found = jobset({"terminalState": "Completed", "conditions": [ended]})
+    found["spec"]["ttlSecondsAfterFinished"] = 60
+    plan = jobsets.reconcile(found, [], NOW)
+    assert (removed(plan), plan.look_again_at) == ([], NOW + 10)
+    found["spec"]["ttlSecondsAfterFinished"] = 50
+    assert removed(jobsets.reconcile(found, [], NOW)) == ["it"]
+
+
 PYTORCH = next(kind for kind in KINDS if kind.kind == "PyTorchJob")
 HOME = Resource("kubeflow.org", "v1", "pytorchjobs")
 
@@ -184,3 +289,33 @@ def test_a_group_that_lost_a_pod_is_made_anew_as_a_whole() -> None:
     pods[1]["status"]["phase"] = "Failed"
     assert removed(leaderworkersets.reconcile(lws(), pods, NOW)) == ["it-0", "it-0-1"]
     assert made(leaderworkersets.reconcile(lws(), pods[2:], NOW)) == ["it-0", "it-0-1"]
+
+
+def test_workers_may_wait_for_their_leader() -> None:
+    found = lws()
+    found["spec"].update(replicas=1, startupPolicy="LeaderReady")
+    assert made(leaderworkersets.reconcile(found, [], NOW)) == ["it-0"]
+
+    def leader(*, ready: bool) -> Object:
+        (first,) = [
+            a.obj
+            for a in leaderworkersets.reconcile(found, [], NOW).actions
+            if isinstance(a, Create)
+        ]
+        return pod("it-0", ready=ready, labels=first["metadata"]["labels"])
+
+    assert made(leaderworkersets.reconcile(found, [leader(ready=False)], NOW)) == []
+    assert made(leaderworkersets.reconcile(found, [leader(ready=True)], NOW)) == ["it-0-1"]
+
+
+def test_a_group_may_be_made_anew_only_after_it_started() -> None:
+    found = lws(restartPolicy="RecreateGroupAfterStart")
+    found["spec"]["replicas"] = 1
+    pods = [
+        a.obj for a in leaderworkersets.reconcile(found, [], NOW).actions if isinstance(a, Create)
+    ]
+    failed = pod("it-0", "Failed", labels=pods[0]["metadata"]["labels"])
+    waiting = pod("it-0-1", "Pending", labels=pods[1]["metadata"]["labels"])
+    started = pod("it-0-1", labels=pods[1]["metadata"]["labels"])
+    assert removed(leaderworkersets.reconcile(found, [failed, waiting], NOW)) == ["it-0"]
+    assert removed(leaderworkersets.reconcile(found, [failed, started], NOW)) == ["it-0", "it-0-1"]

@@ -1,7 +1,7 @@
 """JobSets: a Job for each replica of each replicated Job, and one outcome for all of them.
 
 Suspending removes the Jobs that are not over; those that are stay counted, and resuming makes the rest anew from the templates
-as they then are. A failure ends the set, or starts it again as often as its failure policy allows.
+as they then are. A failure ends the set, or starts it or the Job again, as its failure policy says (`jobset_policies`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 
 from makeway.client.resource import JOB_SETS, JOBS, Object
+from makeway.control.clock import parse_timestamp
+from makeway.embedded.controllers.jobset_policies import Verdict, judge
 from makeway.embedded.controllers.plan import (
     Action,
     Create,
@@ -34,7 +36,6 @@ OURS = "jobset.sigs.k8s.io/jobset-controller"
 PREFIX = "jobset.sigs.k8s.io/"
 ATTEMPT = f"{PREFIX}restart-attempt"
 COMPLETED = ("Completed", "AllJobsCompleted", "jobset completed successfully")
-FAILED = ("Failed", "FailedJobs", "jobset failed due to one or more job failures")
 
 
 def reconcile(owner: Object, jobs: list[Object], now: float) -> Plan:
@@ -52,41 +53,62 @@ class _Look:
         self.old = status_of(owner)
         self.now = now
         self.restarts = int(self.old.get("restarts") or 0)
+        self.counted = int(self.old.get("restartsCountTowardsMax") or 0)
         self.conditions: list[Object] = list(self.old.get("conditions") or [])
         self.terminal = str(self.old.get("terminalState") or "")
         living = [job for job in jobs if not deleted(job)]
         self.current = {name_of(j): j for j in living if _attempt(j) == self.restarts}
         self.stale = [job for job in living if _attempt(job) != self.restarts]
+        self.leaving = {name_of(job) for job in jobs if name_of(job) not in self.current}
         self.told: list[Action] = []
 
     def plan(self) -> Plan:
-        changes: list[Action] = [Delete(JOBS, job, tell=self.owner) for job in self.stale]
+        changes: list[Action] = [self._remove(job) for job in self.stale]
         if self.terminal:
             changes += self._remove_unfinished()
-        elif not self._judge():
-            changes += self._suspend() if self.spec.get("suspend") else self._staff()
+            return plan(changes, self._write(), self._expire(), look_again_at=self._expires_at())
+        verdict = judge(self.spec.get("failurePolicy"), self._failed(), self.counted)
+        if verdict is not None:
+            changes += self._heed(verdict)
+        elif self._succeeded():
+            self._end(*COMPLETED)
+            changes += self._remove_unfinished()
         else:
-            changes += self._remove_unfinished() if self.terminal else []
+            changes += self._suspend() if self.spec.get("suspend") else self._staff()
         return plan(changes, self._write(), self.told)
 
-    def _judge(self) -> bool:
-        """Whether it is decided: done, failed, or started again."""
-        failed = [j for j in self.current.values() if true(j, "Failed")]
-        if failed:
-            most = int((self.spec.get("failurePolicy") or {}).get("maxRestarts") or 0)
-            if self.restarts < most:
-                self.restarts += 1
-                self.told.append(
-                    Tell(self.owner, "RestartingJobSet", f"restart {self.restarts} of {most}")
-                )
-                return True
-            first = min(name_of(job) for job in failed)
-            self._end(*FAILED[:2], f"{FAILED[2]} (first failed job: {first})")
-            return True
-        if self._succeeded():
-            self._end(*COMPLETED)
-            return True
-        return False
+    def _failed(self) -> list[Object]:
+        return [job for job in self.current.values() if true(job, "Failed")]
+
+    def _heed(self, verdict: Verdict) -> list[Action]:
+        """What was decided about a failure: the Jobs that go because of it."""
+        if verdict.fails:
+            self._end("Failed", verdict.reason, verdict.message)
+            return self._remove_unfinished()
+        self.told.append(Tell(self.owner, verdict.reason, verdict.message, warning=True))
+        self.counted += verdict.counts
+        if verdict.alone is None:
+            self.restarts += 1  # the next look finds all Jobs to be of an earlier attempt
+            return []
+        del self.current[name_of(verdict.alone)]
+        return [self._remove(verdict.alone)]
+
+    def _remove(self, job: Object) -> Delete:
+        """With its pods first: the next Job of this name must not meet them."""
+        return Delete(JOBS, job, tell=self.owner, propagation="Foreground")
+
+    def _expires_at(self) -> float | None:
+        """When it may go, if it says so: so many seconds after its end."""
+        kept_s = self.spec.get("ttlSecondsAfterFinished")
+        ended = next((c for c in self.conditions if c["type"] == self.terminal), {})
+        if kept_s is None or not ended.get("lastTransitionTime"):
+            return None
+        return parse_timestamp(ended["lastTransitionTime"]) + float(kept_s)
+
+    def _expire(self) -> list[Action]:
+        expires = self._expires_at()
+        over = expires is not None and expires <= self.now
+        return [Delete(JOB_SETS, self.owner)] if over else []
 
     def _succeeded(self) -> bool:
         policy = self.spec.get("successPolicy") or {}
@@ -129,12 +151,15 @@ class _Look:
         if any(c["type"] == "Suspended" and c["status"] == "True" for c in self.conditions):
             self._set("Suspended", "ResumeJobs", "jobset is resumed", status="False")
             self.told.append(Tell(self.owner, "ResumeJobs", "jobset is resumed"))
+        policy = self.spec.get("failurePolicy") or {}
+        if policy.get("restartStrategy") == "BlockingRecreate" and self.leaving:
+            return []  # nobody of the next attempt meets anybody of the last one
         made: list[Object] = []
         global_index = 0
         for replicated in self._replicated:
             may_start = self._may_start(replicated)
             for index, name in enumerate(self._names(replicated)):
-                if may_start and name not in self.current:
+                if may_start and name not in self.current and name not in self.leaving:
                     made.append(self._job(replicated, index, global_index, name))
                 global_index += 1
         return [Create(JOBS, job, tell=self.owner) for job in made]
@@ -208,6 +233,7 @@ class _Look:
                 {"name": each["name"], **self._counts(each)} for each in self._replicated
             ],
             "restarts": self.restarts,
+            "restartsCountTowardsMax": self.counted,
         }
         if self.terminal:
             status["terminalState"] = self.terminal

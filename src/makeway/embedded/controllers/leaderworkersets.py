@@ -1,7 +1,8 @@
 """LeaderWorkerSets: groups of a leader and its workers that live and die together.
 
 Where the real operator makes StatefulSets, pods are made here directly, under the same names: `name-0` leads, `name-0-1` and so
-on work for it. A group that loses a pod is made anew as a whole, unless its policy says that the pod alone is.
+on work for it, made with it or once it is ready. A group that loses a pod is made anew as a whole, unless its policy says that the pod
+alone is.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from makeway.embedded.objects import (
     uid_of,
     with_condition,
 )
-from makeway.kinds.gated import LWS_GROUP, LWS_NAME, LWS_WORKER
+from makeway.kinds.gated import LWS_GROUP, LWS_NAME, LWS_WORKER, waits_for_leader
 
+RECREATE = "RecreateGroupOnPodRestart"
+AFTER_START = "RecreateGroupAfterStart"
 TEMPLATE = "leaderworkerset.sigs.k8s.io/template-revision-hash"
 # All pods run on this machine: they reach each other by its own address.
 LEADER_ADDRESS = "127.0.0.1"
@@ -54,20 +57,39 @@ def _name(owner: Object, group: int, worker: int) -> str:
 
 def _group(owner: Object, index: int, members: list[Object]) -> list[Action]:
     revision = short_hash(owner["spec"]["leaderWorkerTemplate"])
-    form = owner["spec"]["leaderWorkerTemplate"]
-    whole = form.get("restartPolicy", "RecreateGroupOnPodRestart") == "RecreateGroupOnPodRestart"
-    lost = [p for p in members if deleted(p) or phase(p) in ("Succeeded", "Failed")]
-    stale = [p for p in members if (p["metadata"].get("labels") or {}).get(TEMPLATE) != revision]
-    restarted = [p for p in members if whole and _restarts(p)]
-    if members and ((whole and lost) or stale or restarted):
+    stale = any((p["metadata"].get("labels") or {}).get(TEMPLATE) != revision for p in members)
+    if stale or _broken(owner, index, members):
         # What is left of a broken group makes room for a whole one.
         return [Delete(PODS, p, tell=owner) for p in members if not deleted(p)]
-    gone = [Delete(PODS, p, tell=owner) for p in lost if not deleted(p)]
+    over = [p for p in members if phase(p) in ("Succeeded", "Failed") and not deleted(p)]
     there = {name_of(p) for p in members}
-    missing = [w for w in range(_size(owner)) if _name(owner, index, w) not in there]
-    if whole and members and missing:
-        return [Delete(PODS, p, tell=owner) for p in members if not deleted(p)]
-    return [*gone, *(Create(PODS, _pod(owner, index, w, revision), tell=owner) for w in missing)]
+    missing = [w for w in _expected(owner, index, members) if _name(owner, index, w) not in there]
+    return [
+        *(Delete(PODS, p, tell=owner) for p in over),
+        *(Create(PODS, _pod(owner, index, w, revision), tell=owner) for w in missing),
+    ]
+
+
+def _expected(owner: Object, index: int, members: list[Object]) -> range:
+    """Workers come with their leader, or once it is ready."""
+    if not waits_for_leader(owner):
+        return range(_size(owner))
+    leads = [p for p in members if name_of(p) == _name(owner, index, 0)]
+    began = len(members) > 1 or any(ready(p) for p in leads)
+    return range(_size(owner) if began else 1)
+
+
+def _broken(owner: Object, index: int, members: list[Object]) -> bool:
+    """Whether it lost a pod, and its policy makes that the loss of all."""
+    form = owner["spec"]["leaderWorkerTemplate"]
+    policy = form.get("restartPolicy") or RECREATE
+    starting = any(phase(p) == "Pending" for p in members)
+    if policy not in (RECREATE, AFTER_START) or (policy == AFTER_START and starting):
+        return False
+    if any(deleted(p) or phase(p) in ("Succeeded", "Failed") or _restarts(p) for p in members):
+        return True
+    alone = len(members) == 1 and waits_for_leader(owner)  # its workers are still to come
+    return 0 < len(members) < len(_expected(owner, index, members)) and not alone
 
 
 def _restarts(pod: Object) -> int:

@@ -8,6 +8,7 @@ from makeway.kinds.serving.own_schemas import (
     TEMPLATE,
     Schema,
     anything,
+    choice,
     flag,
     kind_schema,
     listed,
@@ -88,10 +89,48 @@ def _jobset() -> Schema:
         replicatedJobs=_replicated_jobs(),
         managedBy=text(),
         ttlSecondsAfterFinished=whole(),
-        successPolicy=anything(),
-        failurePolicy=anything(),
-        startupPolicy=anything(),
+        successPolicy=_open(
+            "When it is done.",
+            operator=choice("Whether one such Job is enough.", "All", "Any"),
+            targetReplicatedJobs=_names("Of the Jobs that count; without any all do."),
+        ),
+        failurePolicy=_failure_policy(),
+        startupPolicy=_open(
+            "", startupPolicyOrder=choice("Which Jobs come first.", "AnyOrder", "InOrder")
+        ),
         network=anything(),
+    )
+
+
+def _names(description: str) -> Schema:
+    return listed(text(), description)
+
+
+def _failure_policy() -> Schema:
+    """Rules are asked in their order; the first that matches is followed."""
+    action = choice(
+        "What is done.",
+        "FailJobSet",
+        "RestartJobSet",
+        "RestartJobSetAndIgnoreMaxRestarts",
+        "RestartJob",
+        "RestartJobAndIgnoreMaxRestarts",
+    )
+    rule = _open(
+        "What is done when certain Jobs fail.",
+        ("action",),
+        name=text(),
+        action=action,
+        onJobFailureReasons=_names("Of the Job's condition Failed; without any all."),
+        onJobFailureMessagePatterns=_names("Regular expressions; without any all."),
+        targetReplicatedJobs=_names("Of the Jobs that are meant; without any all are."),
+    )
+    strategies = ("Recreate", "BlockingRecreate", "InPlaceRestart")
+    return _open(
+        "What the failure of a Job means.",
+        maxRestarts=whole("How often it may start again.", minimum=0),
+        restartStrategy=choice("How it starts again.", *strategies),
+        rules=listed(rule, "Asked in order; the first that matches is followed.", maxItems=20),
     )
 
 
@@ -99,6 +138,7 @@ _JOBSET_STATUS = _open(
     "",
     conditions=CONDITIONS,
     restarts=whole(),
+    restartsCountTowardsMax=whole(),
     terminalState=text(),
     replicatedJobsStatus=listed(anything(), "", ("name",)),
 )
@@ -196,12 +236,18 @@ def _leader_worker_set() -> Schema:
         leaderTemplate=TEMPLATE,
         workerTemplate=TEMPLATE,
         size=whole("Pods of a group, its leader included.", minimum=1),
-        restartPolicy=text(),
+        restartPolicy=choice(
+            "What the loss of a pod means.",
+            "Default",
+            "RecreateGroupOnPodRestart",
+            "RecreateGroupAfterStart",
+            "None",
+        ),
     )
     return _open(
         "How many groups, of which pods.",
         ("leaderWorkerTemplate",),
         replicas=whole("How many groups.", minimum=0),
         leaderWorkerTemplate=form,
-        startupPolicy=text(),
+        startupPolicy=choice("When workers are made.", "LeaderCreated", "LeaderReady"),
     )

@@ -62,7 +62,15 @@ class JobRules(Rules):
 class JobSetRules(JobRules):
     def default(self, obj: Obj) -> None:
         super().default(obj)
-        for each in obj["spec"].get("replicatedJobs") or []:
+        spec = obj["spec"]
+        for field, key, usual in (
+            ("failurePolicy", "restartStrategy", "Recreate"),
+            ("startupPolicy", "startupPolicyOrder", "AnyOrder"),
+            ("successPolicy", "operator", "All"),
+        ):
+            if isinstance(spec.get(field), dict):
+                spec[field].setdefault(key, usual)
+        for each in spec.get("replicatedJobs") or []:
             if isinstance(each, dict):
                 each.setdefault("replicas", 1)
                 each.setdefault("groupName", "default")
