@@ -149,6 +149,27 @@ async def test_who_is_made_urgent_while_it_waits_takes_the_place_of_who_runs() -
         assert "(priority 700 over 0)" in told["message"]
 
 
+async def test_the_record_and_the_victim_say_who_would_have_cost_more() -> None:
+    async with machine() as box:
+        dear = job("dear", 2).replace(
+            "labels:", "annotations: {makeway.dev/restart-takes: 5h}, labels:"
+        )
+        await box.apply(nodes(8) + QUEUE + "---" + dear + job("cheap", 2))
+        await box.settled()
+        await box.apply(
+            job("next", 2).replace("labels: {", "labels: {kueue.x-k8s.io/priority-class: urgent, ")
+        )
+        await box.settled()
+        assert await suspended(box) == {"dear": False, "cheap": True, "next": False}
+
+        described = await box.kubectl("describe", "preemptions.makeway.dev")
+        assert "Alternatives:" in described
+        assert "GPU-seconds more" in described
+        explained = await box.makeway("explain", "cheap")
+        assert "fell for Job/default/next; dearer were:" in explained
+        assert "  Job/default/dear: loses" in explained
+
+
 async def test_a_drained_queue_stops_everybody_and_goes_on_when_it_is_opened() -> None:
     async with machine() as box:
         await box.apply(nodes(8) + QUEUE + "---" + job("one", 2) + job("two", 2))

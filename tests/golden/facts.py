@@ -306,9 +306,16 @@ def event_of(said: Json) -> Event:
         type=said.get("type", ""),
         reason=said.get("reason", ""),
         note=note,
-        component=said.get("reportingComponent") or said.get("reportingController") or "",
+        component=_teller(said),
         action=said.get("action") or "",
     )
+
+
+def _teller(said: Json) -> str:
+    """Who told it; events that Kubernetes' own programs combine say so in the older place only."""
+    older = said.get("source") or said.get("deprecatedSource") or {}
+    teller = said.get("reportingComponent") or said.get("reportingController")
+    return str(teller or older.get("component") or "")
 
 
 def of_events(said: list[Json]) -> list[Event]:

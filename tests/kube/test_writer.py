@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any, cast
 
-from makeway.client import ApiError, Client
-from makeway.kube.actions import Action, Chain, Create
+import pytest
+
+from makeway.client import ApiError, Client, UnreachableError
+from makeway.kube import writer as writing
+from makeway.kube.actions import Action, Chain, Create, Patch
 from makeway.kube.copy import LocalCopy
 from makeway.kube.writer import MOST_AT_ONCE, Writer
 from tests.kube.board import HandClock
@@ -19,6 +23,7 @@ class SlowApi:
 
     def __init__(self, *refused: str) -> None:
         self.refused = refused
+        self.unheard: list[str] = []  # names that get no answer the first time
         self.done: list[str] = []
         self.under_way = 0
         self.most = 0
@@ -33,6 +38,16 @@ class SlowApi:
             raise ApiError(403, "Forbidden", "no")
         self.done.append(name)
         return obj | {"metadata": obj["metadata"] | {"uid": name, "resourceVersion": "1"}}
+
+    async def patch(
+        self, _resource: object, name: str, body: Object, *_: object, **__: object
+    ) -> Object:
+        await asyncio.sleep(0)
+        if name in self.unheard:
+            self.unheard.remove(name)
+            raise UnreachableError("https://far.example", "no route")
+        self.done.append(name)
+        return {"metadata": {"name": name, "uid": name, "resourceVersion": "2"}, **body}
 
     async def get(self, *_: object) -> Object:
         raise ApiError(404, "NotFound", "no")
@@ -76,3 +91,28 @@ async def test_after_a_failure_nothing_of_its_chain_is_done() -> None:
     done = await writer(api).run_all([failing, Chain(actions=make("other"))])
     assert api.done == ["other"]
     assert sorted(well for _, well in done) == [False, True]
+
+
+async def test_what_may_come_later_is_so_at_once_and_written_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "SAY_AGAIN_S", 0.0)
+    api, copy = SlowApi(), LocalCopy()
+    api.unheard = ["record"]
+    copy.take("Preemption", {"metadata": {"name": "record", "uid": "u", "resourceVersion": "1"}})
+    words = Writer(cast("Client", api), copy, HandClock())
+    told = Patch(
+        kind="Preemption", namespace="", name="record", body={"status": {"n": 1}}, later=True
+    )
+
+    assert await words.do(told)
+
+    assert (copy.get("Preemption", "record") or {})["status"] == {"n": 1}
+    assert (api.done, words.quiet) == ([], False)
+    telling = asyncio.create_task(words.tell_all())
+    while not words.quiet:
+        await asyncio.sleep(0)
+    assert api.done == ["record"]
+    telling.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await telling

@@ -12,10 +12,11 @@ from makeway.cli.cluster import with_client
 from makeway.cli.home import Home
 from makeway.cli.nearby import did_you_mean
 from makeway.cli.output import out
+from makeway.cli.status import PREEMPTIONS
 from makeway.cli.up import options_of
 from makeway.client import Client
 from makeway.client.client import ApiError
-from makeway.client.resource import CONFIG_MAPS
+from makeway.client.resource import CONFIG_MAPS, Object
 from makeway.control.clock import SystemClock
 from makeway.control.config import Configuration, load, parse, policy_of
 from makeway.control.explain import Explanation
@@ -33,18 +34,20 @@ from makeway.model.workload import WorkloadId
 def explain(home_option: Path | None, name: str, namespace: str) -> None:
     home = Home.chosen(home_option)
 
-    async def work(client: Client) -> tuple[State, Explanation]:
+    async def work(client: Client) -> tuple[State, Explanation, Object | None]:
         config = await _config(client, home)
         clock = SystemClock()
         state = await read_state(client, config, clock)
         found = _find(state, name.rsplit("/", 1)[-1], namespace)
-        return state, ask(state, found, clock.now(), policy_of(config))
+        record = _last_record(await client.list(PREEMPTIONS), found)
+        return state, ask(state, found, clock.now(), policy_of(config)), record
 
-    state, answer = with_client(home_option, work)
+    state, answer, record = with_client(home_option, work)
     if out.as_json:
         out.result(answer)
     else:
         _print(state, answer)
+        _print_alternatives(state, answer, record)
 
 
 async def _config(client: Client, home: Home) -> Configuration:
@@ -111,6 +114,35 @@ def _holder(state: State, holder: Holder) -> str:
     queue = f", ClusterQueue {holder.queue}" if holder.queue else ""
     safe = f"safe: {holder.safe_because}" if holder.safe_because else "may be evicted"
     return f"{title} (priority {holder.priority}{queue}): {safe}"
+
+
+def _last_record(records: list[Object], workload: WorkloadId) -> Object | None:
+    """The newest preemption that it asked for or fell in."""
+    mine = [
+        record
+        for record in records
+        if record["spec"].get("preemptor") == workload
+        or any(v.get("workload") == workload for v in record["spec"].get("victims") or [])
+    ]
+    return max(mine, key=lambda r: str(r["spec"].get("plannedAt")), default=None)
+
+
+def _print_alternatives(state: State, answer: Explanation, record: Object | None) -> None:
+    """Why those fell and not others: asked now where it would evict, else as it was written down."""
+    said = record["spec"] if record is not None else {}
+    others = [
+        (other.victims, other.because)
+        for other in (answer.reason.alternatives if answer.reason is not None else ())
+    ] or [(tuple(other["victims"]), other["because"]) for other in said.get("alternatives") or []]
+    if not others:
+        return
+    if not (answer.reason is not None and answer.reason.alternatives):
+        fallen = ", ".join(str(v["workload"]) for v in said.get("victims") or [])
+        print(_named(state, f"{fallen} fell for {said.get('preemptor')}; dearer were:"))
+    else:
+        print("Dearer would be:")
+    for victims, because in others:
+        print(_named(state, f"  {', '.join(victims)}: {because}"))
 
 
 def _print_evictions(state: State, answer: Explanation) -> None:

@@ -7,6 +7,7 @@ keeps nothing between cycles, so under its policy there are no holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 from makeway.engine.entries import Entry
 from makeway.engine.ledger import Held, Part, counted_pods, usage_of
@@ -47,23 +48,30 @@ class Holds:
         return sorted((h.queue, key) for key, h in self._live.items() if h.queue is not None)
 
     def claims(self) -> dict[WorkloadId, tuple[QueueName, Usage]]:
+        return self._asked_for(self._live)
+
+    def _asked_for(
+        self, holds: dict[WorkloadId, Hold]
+    ) -> dict[WorkloadId, tuple[QueueName, Usage]]:
         return {
             key: (hold.queue, usage_of(self._state.workloads[key], hold.admission))
-            for key, hold in self._live.items()
+            for key, hold in holds.items()
             if hold.queue is not None and hold.admission is not None
         }
 
-    def reservations(self) -> Iterator[tuple[WorkloadId, QueueName, Usage]]:
-        for key, hold in self._reserved.items():
-            if hold.queue is not None and hold.admission is not None:
-                yield key, hold.queue, usage_of(self._state.workloads[key], hold.admission)
+    @cached_property
+    def reservations(self) -> dict[WorkloadId, tuple[QueueName, Usage]]:
+        return self._asked_for(self._reserved)
 
-    def lent_to(self, workload: Workload) -> list[WorkloadId]:
-        """Reservations that a workload may use meanwhile, since it says that it ends before they are needed."""
+    def open_to(self, workload: Workload) -> list[WorkloadId]:
+        """Reservations that it may use: it ranks higher, or says that it ends before they are needed."""
         runs = workload.checkpoint.expected_runtime_s
-        if runs is None:
-            return []
-        return [k for k, hold in self._reserved.items() if self._now + runs <= hold.until]
+        return [
+            key
+            for key, hold in self._reserved.items()
+            if self._state.workloads[key].priority < workload.priority
+            or (runs is not None and self._now + runs <= hold.until)
+        ]
 
     def victims(self) -> Iterator[Held]:
         """Who was told in earlier cycles, and has not left yet."""
@@ -95,13 +103,11 @@ class Holds:
     def weaker_than(self, entry: Entry) -> list[WorkloadId]:
         """Whose room this one may take: the lowest priority first, then the youngest."""
         workloads = self._state.workloads
-        held = [*self._live, *self._reserved]
-        weaker = [key for key in held if workloads[key].priority < entry.workload.priority]
+        weaker = [key for key in self._live if workloads[key].priority < entry.workload.priority]
         return sorted(weaker, key=lambda k: (workloads[k].priority, -workloads[k].created_at, k))
 
     def end(self, workload: WorkloadId) -> None:
-        if self._live.pop(workload, None) is None:
-            del self._reserved[workload]
+        del self._live[workload]
 
 
 def hold_for(entry: Entry, now: float, policy: Policy) -> Hold:

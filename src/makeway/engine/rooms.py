@@ -25,6 +25,7 @@ from makeway.engine.victims.oracle import QuotaTest
 from makeway.engine.victims.roster import Candidate, Roster, lift
 from makeway.model.decision import RESERVATION, Hold, Lowered
 from makeway.model.node import NodeName
+from makeway.model.reason import Alternative
 from makeway.model.workload import Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
 Legality = Callable[[Workload, Roster], least_loss.Legal]
@@ -42,6 +43,7 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     loss_ms: int = 0
     bound_ms: int = 0
     steps: int = 0
+    alternatives: tuple[Alternative, ...] = ()
 
 
 class Rooms:
@@ -229,6 +231,7 @@ class Rooms:
                     loss_ms=victims.loss_ms,
                     bound_ms=victims.bound_ms,
                     steps=victims.steps,
+                    alternatives=victims.alternatives,
                 )
 
     def _room_by_waiting(

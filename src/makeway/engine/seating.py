@@ -431,6 +431,7 @@ class Seating(Rooms):
             loss=room.loss_ms / 1000,
             bound=room.bound_ms / 1000,
             steps=room.steps,
+            alternatives=room.alternatives,
             rule=PATIENCE
             if room.comes_at is not None
             else ", ".join(sorted(set(room.rules.values()))),
@@ -458,6 +459,7 @@ class Seating(Rooms):
                 if w in self.workloads
             ),
             loss=hold.loss,
+            alternatives=hold.alternatives,
             until=hold.until,
         )
 

@@ -7,6 +7,7 @@ keeps what is free while nobody makes room for it; whoever comes later must fit 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
@@ -83,9 +84,25 @@ class Serving:
         with self.ledger.what_if():
             for queue, usage in self.claims.values():
                 self.ledger.add_usage(queue, usage)
-            for workload, queue, usage in self.holds.reservations():
-                self.claims[workload] = (queue, _own_room(self.ledger.queue(queue), usage))
-                self.reserved.add(workload)
+            for workload in self.holds.reservations:
+                self._claim_reservation(workload)
+
+    def _claim_reservation(self, workload: WorkloadId) -> None:
+        queue, usage = self.holds.reservations[workload]
+        room = _own_room(self.ledger.queue(queue), usage)
+        self.ledger.add_usage(queue, room)
+        self.claims[workload] = (queue, room)
+        self.reserved.add(workload)
+
+    @contextmanager
+    def _past_reservations(self, entry: Entry) -> Iterator[None]:
+        """What is kept for others may be used by who ranks higher, or ends before it is needed; what is left stays kept."""
+        passed = [key for key in self.holds.open_to(entry.workload) if key in self.reserved]
+        for key in passed:
+            self._withdraw_claim(key)
+        yield
+        for key in passed:
+            self._claim_reservation(key)
 
     def serve(self, nominated: list[Entry]) -> list[Entry]:
         """Gives each entry its outcome, in turn, on a ledger that already holds what came before. Returns that order."""
@@ -95,7 +112,8 @@ class Serving:
             for queue, usage in self.claims.values():
                 self.ledger.add_usage(queue, usage)
             for entry in self._in_turn(entries):
-                self._serve(entry)
+                with self._past_reservations(entry):
+                    self._serve(entry)
                 if entry.queue in self.blocked:
                     self.claims.pop(entry.workload.id, None)
                 else:
@@ -140,7 +158,7 @@ class Serving:
         elif self._overlaps(entry):
             self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
-        elif not self._still_fits(entry) and not self._passes_holds(entry):
+        elif not self._still_fits(entry) and not self._breaks_weaker_holds(entry):
             if proposal.mode is Mode.PREEMPT:
                 self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             self._lose(entry)
@@ -267,12 +285,6 @@ class Serving:
             self.joint.release_leaving()
             self.victims.release_rest(self.ledger)
             return self.ledger.queue(entry.queue).fits(entry.usage)
-
-    def _passes_holds(self, entry: Entry) -> bool:
-        """Room that is kept for others may be used: for good by who is stronger, meanwhile by who ends before it is needed."""
-        return self._fits_without(entry, self.holds.lent_to(entry.workload)) or (
-            self._breaks_weaker_holds(entry)
-        )
 
     def _fits_without(self, entry: Entry, claims: Iterable[WorkloadId]) -> bool:
         open_to_it = [self.claims[key] for key in claims if key in self.claims]

@@ -97,6 +97,7 @@ class NodeQuestion:
                 kind="waiting-for-victims",
                 message=f"It would get in by preempting {names}.",
                 loss=room.loss_ms / 1000,
+                alternatives=room.alternatives,
             )
         if room.comes_at is not None:
             message = f"It would rather wait for {some_names(room.comes_from)} to end than evict."

@@ -94,9 +94,25 @@ def compose(
             "lossGPUSeconds": round(hold.loss, 3),
             "provenBoundGPUSeconds": None if hold.bound is None else round(hold.bound, 3),
             "searchSteps": hold.steps,
+            **_alternatives_json(hold),
             "plannedAt": timestamp(now),
             "hold": _hold_json(hold),
         },
+    }
+
+
+def _alternatives_json(hold: Hold) -> Object:
+    if not hold.alternatives:
+        return {}
+    return {
+        "alternatives": [
+            {
+                "victims": list(other.victims),
+                "lossGPUSeconds": round(other.loss, 3),
+                "because": other.because,
+            }
+            for other in hold.alternatives
+        ]
     }
 
 

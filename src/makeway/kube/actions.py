@@ -48,7 +48,9 @@ class Create(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Patch(msgspec.Struct, frozen=True, kw_only=True):
-    """A merge patch unless said otherwise. `version` makes it fail rather than overwrite what was not seen."""
+    """A merge patch unless said otherwise. `version` makes it fail rather than overwrite what was not seen. What comes
+    `later` counts as done at once, and is written when nothing that somebody waits for is.
+    """
 
     kind: str
     namespace: str
@@ -57,6 +59,7 @@ class Patch(msgspec.Struct, frozen=True, kw_only=True):
     style: Literal["merge", "strategic"] = "merge"
     subresource: str = ""
     version: str = ""
+    later: bool = False
     then: tuple[Tell, ...] = ()
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from makeway.kinds import pod, preemption
 from makeway.kinds.metadata import (
     Json,
@@ -27,7 +29,7 @@ from makeway.kube.world import World
 # One that is over in a moment is told once: how it ended. Of many at once more are.
 TOLD_AFTER_S: Final = 2.0
 MANY: Final = 16
-TOLD_AFTER_IF_MANY_S: Final = 10.0
+TOLD_AFTER_IF_MANY_S: Final = 30.0
 KEPT_S: Final = 7 * 86_400.0  # the record outlives the longest window that is counted from it
 
 
@@ -49,7 +51,9 @@ def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
     if change and phase in preemption.OPEN and now < told_from:
         steps.look_again(told_from)
     elif change:
-        steps.actions.append(patch_status("Preemption", record, change))
+        # The record is the word of what was done, and those who wait for the deeds of others come first.
+        word = patch_status("Preemption", record, change)
+        steps.actions.append(msgspec.structs.replace(word, later=True))
     steps.look_again(seconds((spec(record).get("hold") or {}).get("until")))
     return steps
 

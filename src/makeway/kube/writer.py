@@ -1,7 +1,8 @@
 """Carries out actions: the only place of the adapter that writes to the API.
 
 What the server answers goes into the local copy at once. A write that was overtaken (conflict) is dropped, the object is
-read anew, and whoever asked looks again. Events are written in the background: nobody waits for them.
+read anew, and whoever asked looks again. Words (events, and patches that may come later) are written in the background: nobody waits
+for them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final, assert_never
 from makeway.client import ApiError, Client, UnreachableError
 from makeway.client.resource import PODS
 from makeway.control.ports import Clock
+from makeway.kinds.merging import merged
 from makeway.kinds.metadata import Object
 from makeway.kube.actions import Action, BindPod, Chain, Create, Delete, Patch, Tell
 from makeway.kube.copy import LocalCopy
@@ -23,12 +25,13 @@ from makeway.kube.resources import EVENTS, RESOURCES
 
 log = logging.getLogger(__name__)
 
-MOST_AT_ONCE: Final = 32
-EVENTS_AT_ONCE: Final = 4
-MOST_EVENTS_WAITING: Final = 20_000
-BUSY: Final = 16  # writes under way before which events step back
+MOST_AT_ONCE: Final = 64
+WORDS_AT_ONCE: Final = 4
+MOST_WORDS_WAITING: Final = 20_000
+BUSY: Final = 16  # writes under way before which words step back
 PAUSE_S: Final = 0.02
-LONGEST_SILENCE_S: Final = 10.0
+LONGEST_SILENCE_S: Final = 30.0
+SAY_AGAIN_S: Final = 1.0
 
 
 class Writer:
@@ -37,7 +40,7 @@ class Writer:
         self._copy = copy
         self._clock = clock
         self._scribe = Scribe()
-        self._tells: deque[Tell] = deque(maxlen=MOST_EVENTS_WAITING)
+        self._words: deque[Tell | Patch] = deque(maxlen=MOST_WORDS_WAITING)
         self._to_tell = asyncio.Event()
         self._telling = 0
         self._under_way = 0
@@ -46,8 +49,8 @@ class Writer:
 
     @property
     def quiet(self) -> bool:
-        """All events are written."""
-        return not self._tells and not self._telling
+        """All that was to be told is written."""
+        return not self._words and not self._telling
 
     async def run_all(self, chains: Iterable[Chain]) -> list[tuple[Chain, bool]]:
         """The chains side by side, the first ones first; False where one was cut short, and what hangs on it is left out."""
@@ -80,6 +83,13 @@ class Writer:
         if isinstance(action, Tell):
             self.tell(action)
             return True
+        if isinstance(action, Patch) and action.later:
+            self._assume_patched(action)
+            self._later(action)
+            return True
+        return await self._write(action)
+
+    async def _write(self, action: Create | Patch | Delete | BindPod) -> bool:
         try:
             self.calls += 1
             await self._call(action)
@@ -154,6 +164,12 @@ class Writer:
         bound = {**pod, "spec": {**pod["spec"], "nodeName": action.node}}
         self._copy.assume("Pod", bound)
 
+    def _assume_patched(self, action: Patch) -> None:
+        place = f"{action.namespace}/{action.name}" if action.namespace else action.name
+        known = self._copy.get(action.kind, place)
+        if known is not None:
+            self._copy.assume(action.kind, merged(known, action.body))
+
     async def _refused(self, action: Create | Patch | Delete | BindPod, error: ApiError) -> bool:
         if isinstance(action, Delete) and error.not_found:
             return True
@@ -176,37 +192,50 @@ class Writer:
         except UnreachableError:
             return
 
-    # Events
+    # Words
 
     def tell(self, tell: Tell) -> None:
-        self._tells.append(tell)
+        self._later(tell)
+
+    def _later(self, word: Tell | Patch) -> None:
+        self._words.append(word)
         self._to_tell.set()
 
     async def tell_all(self) -> None:
-        """Write events until cancelled, a few at a time."""
+        """Write what is to be told until cancelled, a few at a time."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(EVENTS_AT_ONCE):
+            for _ in range(WORDS_AT_ONCE):
                 group.create_task(self._tell_on())
 
     async def _tell_on(self) -> None:
         while True:
-            if not self._tells:
+            if not self._words:
                 self._to_tell.clear()
                 await self._to_tell.wait()
                 continue
             if await self._let_others_first():
                 continue
-            tell = self._tells.popleft()
+            word = self._words.popleft()
             self._telling += 1
             try:
-                await self._tell_one(tell)
-            except (ApiError, UnreachableError) as error:
-                log.debug("event %s: %s", tell.reason, error)
+                await (self._tell_one(word) if isinstance(word, Tell) else self._catch_up(word))
             finally:
                 self._telling -= 1
 
+    async def _catch_up(self, patch: Patch) -> None:
+        """It counts as done, so it must be: whoever was overtaken looks again, who was not heard says it again."""
+        try:
+            self.calls += 1
+            await self._patch(patch)
+        except ApiError as error:
+            await self._refused(patch, error)
+        except UnreachableError as error:
+            log.warning("%s: %s", _name(patch), error)
+            await asyncio.sleep(SAY_AGAIN_S)
+            self._later(patch)
+
     async def _let_others_first(self) -> bool:
-        """Events can wait while decisions are being written, but not for ever."""
+        """Words can wait while decisions are being written, but not for ever."""
         busy = self._is_busy() and self._clock.now() < self._tell_by
         if busy:
             await asyncio.sleep(PAUSE_S)
@@ -220,10 +249,13 @@ class Writer:
 
     async def _tell_one(self, tell: Tell) -> None:
         event, told = self._scribe.write(tell, self._clock.now())
-        if event is not None:
-            await self._client.create(EVENTS, event)
-        elif told is not None:
-            await self._client.patch(EVENTS, told.name, series(told), told.namespace)
+        try:
+            if event is not None:
+                await self._client.create(EVENTS, event)
+            elif told is not None:
+                await self._client.patch(EVENTS, told.name, series(told), told.namespace)
+        except (ApiError, UnreachableError) as error:
+            log.debug("event %s: %s", tell.reason, error)
 
 
 class _Hands:

@@ -6,7 +6,7 @@ import msgspec
 
 from makeway.model.node import NodeName
 from makeway.model.queue import QueueName
-from makeway.model.reason import Reason
+from makeway.model.reason import Alternative, Reason
 from makeway.model.workload import Admission, Placed, PodId, WorkloadId
 
 
@@ -76,6 +76,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, tag="hold"):
     loss: float = 0.0
     bound: float | None = None  # proven lower bound of the loss; equal to loss: optimal
     steps: int = 0
+    alternatives: tuple[Alternative, ...] = ()  # what else was looked at, the next best first
     rule: str = ""
 
 

@@ -72,6 +72,14 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     safe_because: str = ""  # the rule; "" when it may be evicted
 
 
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    """Others who could have been evicted instead, and why they were not."""
+
+    victims: tuple[str, ...]  # workloads
+    loss: float  # GPU-seconds
+    because: str
+
+
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     kueue: str = ""  # e.g. WaitingForQuota, Misconfigured
@@ -86,4 +94,5 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     preemptor: str = ""
     rule: str = ""
     loss: float = 0.0
+    alternatives: tuple[Alternative, ...] = ()
     until: float | None = None

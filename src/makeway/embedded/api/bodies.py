@@ -10,6 +10,7 @@ import msgspec
 
 from makeway.embedded.api import protobuf
 from makeway.embedded.api.http import Request, encode
+from makeway.kinds.serving.cel.rules import has_rules
 from makeway.kinds.serving.kind import Kind, Version
 from makeway.kinds.serving.quantity import NotAQuantityError
 from makeway.kinds.serving.refusal import Cause, Obj, Refusal, bad_request, invalid
@@ -160,7 +161,7 @@ def _custom_type_refusal(kind: Kind, schema: str, obj: Obj, wrong: str) -> Refus
     """A custom resource with a wrong type is invalid, where a built-in one cannot even be read."""
     metadata = obj.get("metadata")
     name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
-    causes = structural_causes(schema, obj, has_rules=False)
+    causes = structural_causes(schema, obj, has_rules=has_rules(definitions().get(schema)))
     if causes:
         return invalid(kind.kind, kind.group, name, causes)
     what, _, rest = wrong.partition(" into Go struct field ")

@@ -180,7 +180,7 @@ class Objects:
             if not obj["metadata"].get("name"):
                 self._refuse(kind, obj, kind.rules.validate(obj) or [_NAME_REQUIRED])
             kind.rules.create(obj, context)
-            self._refuse(kind, obj, kind.rules.validate(obj))
+            self._refuse(kind, obj, kind.rules.validate_whole(obj, None))
         except NotAQuantityError as error:
             raise quantity_refusal(kind, error) from error
 
@@ -288,7 +288,7 @@ class Objects:
         kind.rules.update(new, old, context)
         self._refuse(kind, new, kind.rules.validate_update(new, old))
         if not new["metadata"].get("deletionTimestamp"):
-            self._refuse(kind, new, kind.rules.validate(new))
+            self._refuse(kind, new, kind.rules.validate_whole(new, old))
 
     def _changed_status(self, kind: Kind, old: Obj, given: Obj, context: Context) -> Obj:
         new = dict(old)

@@ -14,7 +14,7 @@ from makeway.engine.ledger import Held, Ledger
 from makeway.engine.ordering import queue_timestamp
 from makeway.engine.policy import Policy
 from makeway.engine.quota import FlavorResource, QuotaNode, Usage
-from makeway.engine.victims.search import STEP_MS
+from makeway.engine.victims.search import in_steps
 from makeway.model.queue import PreemptionPolicy
 from makeway.model.workload import Workload, WorkloadId
 
@@ -317,5 +317,9 @@ def _cheapest_first(candidates: Iterable[Candidate], request: Request) -> Iterab
     band_of = request.policy.band_of
     return sorted(
         candidates,
-        key=lambda c: (band_of(c.held.workload.priority), price(c.held.id) // STEP_MS, c.held.key),
+        key=lambda c: (
+            band_of(c.held.workload.priority),
+            in_steps(price(c.held.id)),
+            c.held.key,
+        ),
     )

@@ -6,7 +6,7 @@ search with its oracle, on the part of the cluster that could matter, with the a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -16,11 +16,12 @@ from makeway.engine.placement import Demand, Placer, Shortfall
 from makeway.engine.victims import separable
 from makeway.engine.victims.oracle import QuotaTest, RoomOracle
 from makeway.engine.victims.roster import Candidate, Roster
-from makeway.engine.victims.search import BUDGET, STEP_MS, Unit, cheapest
+from makeway.engine.victims.search import BUDGET, OTHERS, Unit, cheapest, in_steps, most_in_step
+from makeway.model.reason import Alternative
 from makeway.model.workload import Placed, WorkloadId
 
 PRIORITY = "priority"
-_FEW_UNITS = 24
+_MOST_NAMES = 8  # of one alternative
 _MOST_UNITS = 96  # more than this and the search looks only at the nodes that are cheapest to clear
 
 
@@ -35,6 +36,7 @@ class Victims(msgspec.Struct, frozen=True, kw_only=True):
     loss_ms: int
     bound_ms: int
     steps: int
+    alternatives: tuple[Alternative, ...] = ()
 
 
 class Legal(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,37 +71,60 @@ def find(
             return None
         quick = _by_arrays(oracle, allowed)
         if quick is not None:
-            return _in_steps(quick, oracle, legal, units, budget)
+            return quick
     if len(units) > _MOST_UNITS:
         units = _worth_a_look(oracle, legal)
         oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
     found = cheapest(_units(roster, units, legal), oracle, budget)
     if found is None:
         return None
-    return _victims(oracle, found.chosen, found.bound_ms, found.steps)
+    victims = _victims(oracle, found.chosen, found.bound_ms, found.steps)
+    others = [tuple(units[i] for i in other) for other in found.others]
+    return _beside(victims, oracle.roster, others)
 
 
-def _in_steps(
-    quick: Victims, oracle: RoomOracle, legal: Legal, units: Sequence[int], budget: int
-) -> Victims:
-    """Arrays find the least loss to the second; within a step of 60 GPU-seconds fewer victims count for more.
+def _beside(
+    victims: Victims | None, roster: Roster, others: Iterable[Sequence[int]]
+) -> Victims | None:
+    """With what else was looked at: at most a few, and none that is not dearer."""
+    if victims is None:
+        return None
+    mine = _worth(victims.chosen)
+    found: list[tuple[tuple[int, int, int], Alternative]] = []
+    for units in others:
+        candidates = [roster.candidates[unit] for unit in units]
+        worth = _worth(candidates)
+        if worth >= mine and set(map(id, candidates)) != set(map(id, victims.chosen)):
+            found.append((worth, _alternative(candidates, worth, mine, victims.loss_ms)))
+    dearer = tuple(other for _, other in sorted(found, key=lambda item: item[0])[:OTHERS])
+    return msgspec.structs.replace(victims, alternatives=dearer)
 
-    Asked only where several would fall out of a few: of many there is nearly always a cheaper one left.
-    """
-    if len(quick.chosen) < 2 or len(units) > _FEW_UNITS:
-        return quick
-    found = cheapest(_units(oracle.roster, units, legal), oracle, budget)
-    if found is None:
-        return quick
-    other = _victims(oracle, found.chosen, quick.bound_ms, found.steps)
-    return quick if other is None or _worth(other) >= _worth(quick) else other
 
-
-def _worth(victims: Victims) -> tuple[int, int, int]:
+def _worth(candidates: Iterable[Candidate]) -> tuple[int, int, int]:
     """Loss in steps, workloads, of which stopped whole: small is good."""
-    touched = {candidate.workload.id for candidate in victims.chosen}
-    whole = sum(candidate.whole for candidate in victims.chosen)
-    return victims.loss_ms // STEP_MS, len(touched), whole
+    fallen = list(candidates)
+    touched = {candidate.workload.id for candidate in fallen}
+    loss_ms = sum(candidate.loss_ms for candidate in fallen)
+    return in_steps(loss_ms), len(touched), sum(candidate.whole for candidate in fallen)
+
+
+def _alternative(
+    candidates: Sequence[Candidate],
+    worth: tuple[int, int, int],
+    mine: tuple[int, int, int],
+    loss_ms: int,
+) -> Alternative:
+    loses = sum(candidate.loss_ms for candidate in candidates)
+    names = tuple(dict.fromkeys(candidate.workload.id for candidate in candidates))
+    if worth[0] > mine[0]:
+        because = f"loses {(loses - loss_ms) / 1000:.0f} GPU-seconds more"
+    elif worth[1] > mine[1]:
+        because = f"{worth[1]} workloads instead of {mine[1]}"
+    elif worth[2] > mine[2]:
+        because = "stops a whole workload"
+    else:
+        because = "older"
+    return Alternative(victims=names[:_MOST_NAMES], loss=loses / 1000, because=because)
 
 
 def _worth_a_look(oracle: RoomOracle, legal: Legal) -> list[int]:
@@ -146,18 +171,36 @@ def _units(roster: Roster, units: Sequence[int], legal: Legal) -> list[Unit]:
 
 
 def _by_arrays(oracle: RoomOracle, allowed: Mask) -> Victims | None:
-    """The exact answer, where every unit named lives on one node and nothing but room decides."""
-    proposal = separable.propose(
+    """The exact answer, where every unit named lives on one node and nothing but room decides.
+
+    Arrays find the least loss to the second; within a step of 60 GPU-seconds fewer, and then younger, victims count for more.
+    """
+    market = separable.Market(
         oracle.roster, oracle.need, oracle.suits, allowed, oracle.demands[0].count
     )
+    proposal = market.propose()
     if proposal is None or not proposal.exact:
         return None
-    only = oracle.restricted_to(proposal.units)
-    everyone = tuple(range(len(proposal.units)))
+    better = market.in_step(proposal.units, most_in_step)
+    found = _exactly(oracle, better, proposal.bound_ms) if better is not None else None
+    others = [proposal.units] if found is not None else []
+    others += [other for other in market.others() if _legal(oracle, other)]
+    found = found or _exactly(oracle, proposal.units, proposal.bound_ms)
+    return _beside(found, oracle.roster, others)
+
+
+def _legal(oracle: RoomOracle, units: Sequence[int]) -> bool:
+    return oracle.restricted_to(units).legal(frozenset(range(len(units))))
+
+
+def _exactly(oracle: RoomOracle, units: Sequence[int], bound_ms: int) -> Victims | None:
+    """These units of the roster; None where the queues, or a budget, do not let them fall together."""
+    only = oracle.restricted_to(units)
+    everyone = tuple(range(len(units)))
     gone = frozenset(everyone)
     if not only.legal(gone) or (only.quota is not None and not only.fits(gone)):
         return None
-    return _victims(only, everyone, proposal.bound_ms, 1)
+    return _victims(only, everyone, bound_ms, 1)
 
 
 def _victims(

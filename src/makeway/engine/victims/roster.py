@@ -56,6 +56,11 @@ class Roster:
         self.part_of: list[int | None] = [
             None if c.whole else whole_of.get(c.workload.id) for c in ordered
         ]
+        # Of a workload that gives up single pods: how many it could. Stopping all of it is never one victim instead of several.
+        self.parts = np.ones(len(ordered), np.int64)
+        for whole in self.part_of:
+            if whole is not None:
+                self.parts[whole] += 1
         unit_of, row_of = np.array(units, np.int64), np.array(rows, np.int64)
         spans = np.bincount(unit_of, minlength=len(ordered))
         share = self.loss_ms // np.maximum(spans, 1)
@@ -70,6 +75,8 @@ class Roster:
         self.entry_amount = found[order]
         self.row_start = np.searchsorted(self.entry_row, np.arange(len(table.live) + 1))
         self.rows_of_unit = spans
+        self.row_of_unit = np.zeros(len(ordered), np.int64)  # where it is on one row only
+        self.row_of_unit[self.entry_unit] = self.entry_row
 
     def __len__(self) -> int:
         return len(self.candidates)

@@ -19,6 +19,19 @@ import msgspec
 
 STEP_MS = 60_000  # losses are compared in steps of 60 GPU-seconds
 BUDGET = 4_000
+_FEW_STEPS = 100
+OTHERS = 3  # sets that are named beside the best
+
+
+def in_steps(loss_ms: int) -> int:
+    """Rounded up: what loses nothing is better than what loses a little."""
+    return -(-loss_ms // STEP_MS)
+
+
+def most_in_step(loss_ms: int) -> int:
+    """The largest loss that counts the same."""
+    return in_steps(loss_ms) * STEP_MS
+
 
 Chosen = frozenset[int]  # positions in the list of units
 
@@ -59,8 +72,9 @@ class Oracle(Protocol):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[int, ...]
     loss_ms: int
-    bound_ms: int  # no legal set loses less; equal to loss_ms: proven optimal
+    bound_ms: int  # no legal set loses less, in steps; equal to loss_ms: proven optimal
     steps: int
+    others: tuple[tuple[int, ...], ...] = ()  # legal sets that were looked at, the next best first
 
     @property
     def optimal(self) -> bool:
@@ -81,12 +95,14 @@ def cheapest(units: Sequence[Unit], oracle: Oracle, budget: int = BUDGET) -> Fou
         best, floor_ms = search.good_set(allowed)
         best, bound_ms = search.improve(allowed, best)
         if best is not None:
+            search.look_beside(allowed, best)
             loss_ms = search.loss(best)
             return Found(
                 chosen=tuple(sorted(best, key=lambda i: units[i].rank)),
                 loss_ms=loss_ms,
                 bound_ms=min(max(floor_ms, bound_ms), loss_ms),
                 steps=search.steps,
+                others=search.others(best),
             )
     return None
 
@@ -99,6 +115,7 @@ class _Search:
         self.steps = 0
         self.covers = list(oracle.covers())
         self._known: dict[Chosen, bool] = {}
+        self._seen: dict[Chosen, Key] = {}  # minimal, legal, and room enough
 
     # --- costs ---
 
@@ -113,7 +130,7 @@ class _Search:
         taken = [self.units[i] for i in self.effective(chosen)]
         return (
             sum(u.violations for u in taken),
-            sum(u.loss_ms for u in taken) // STEP_MS,
+            in_steps(sum(u.loss_ms for u in taken)),
             self.workloads(chosen),
             sum(u.whole for u in taken),
             sum(u.rank for u in taken),
@@ -128,6 +145,29 @@ class _Search:
             self.steps += 1
             known = self._known[chosen] = self.oracle.fits(chosen)
         return known
+
+    def judge(self, chosen: Chosen) -> Key:
+        """Of a legal set that makes room; remembered, for who asks what else there was."""
+        key = self._seen[chosen] = self.key(chosen)
+        return key
+
+    def look_beside(self, allowed: Chosen, best: Chosen) -> None:
+        """Who would have to fall if its dearest victims were spared; where the search was short, lest it costs more than that."""
+        spent = self.steps
+        for i in sorted(best, key=self._dearness, reverse=True)[:OTHERS]:
+            if len(self._seen) > OTHERS or self.steps > spent + _FEW_STEPS or spent > _FEW_STEPS:
+                break
+            rest = allowed - {i}
+            if self.fits(rest):
+                other = self._spare_the_dearest(rest)
+                if self.oracle.legal(other):
+                    self.judge(other)
+
+    def others(self, best: Chosen) -> tuple[tuple[int, ...], ...]:
+        found = sorted(
+            (key, sorted(chosen)) for chosen, key in self._seen.items() if chosen != best
+        )
+        return tuple(tuple(chosen) for _, chosen in found[:OTHERS])
 
     # --- the steps ---
 
@@ -158,7 +198,7 @@ class _Search:
                 candidates.append(self.minimal(proposed))
         candidates.append(self._spare_the_dearest(allowed))
         legal = [candidate for candidate in candidates if self.oracle.legal(candidate)]
-        return min(legal, key=self.key, default=None), floor_ms
+        return min(legal, key=self.judge, default=None), floor_ms
 
     def _spare_the_dearest(self, allowed: Chosen) -> Chosen:
         # Many units at once while that works, then one by one: a logarithm of tests instead of one a unit.
@@ -212,7 +252,7 @@ class _Search:
             if self.fits(taken):
                 candidate = self.minimal(taken)
                 if self.oracle.legal(candidate):
-                    key = self.key(candidate)
+                    key = self.judge(candidate)
                     if best_key is None or key < best_key:
                         best, best_key = candidate, key
                     continue
@@ -262,7 +302,7 @@ class _Search:
 
 def _promises(bound: tuple[int, int, int], best: Key) -> bool:
     """Whether a branch could beat the best in violations, steps of loss or number of workloads."""
-    return (bound[0], bound[1] // STEP_MS, bound[2]) < best[:3]
+    return (bound[0], in_steps(bound[1]), bound[2]) < best[:3]
 
 
 def _fractional(missing: int, items: Sequence[tuple[int, int]]) -> int | None:

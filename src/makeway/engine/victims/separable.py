@@ -7,6 +7,9 @@ lower bound, and the units it names are a good first set.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
 import msgspec
 import numpy as np
 
@@ -14,6 +17,8 @@ from makeway.engine.nodes import Mask, Rows, Vector
 from makeway.engine.victims.roster import Roster
 
 _IMPOSSIBLE = 1 << 60
+_OTHERS = 3  # nodes that are named beside the best
+_TOLLS = 6  # tried between none and one that no loss makes up for
 _COUNT_BITS = 16  # the low bits of a price count units, so that equal loss prefers fewer
 
 
@@ -57,60 +62,220 @@ def propose(
     roster: Roster, need: Vector, suits: Mask, allowed: Mask, count: int
 ) -> Proposal | None:
     """The cheapest units out of `allowed` that make room for `count` pods."""
-    most = np.minimum(capacity(roster, need, suits, allowed), count)
-    asked = np.flatnonzero(need)
-    now = np.maximum((roster.table.free[:, asked] // need[asked]).min(axis=1), 0)
-    already = np.minimum(np.where(suits, now, 0), count)
-    short = count - int(already.sum())
-    if short <= 0:
-        return Proposal(units=(), bound_ms=0, exact=True)
-    if int(most.sum()) < count:
-        return None
-    rows = np.flatnonzero(most > already)
-    rows = rows[np.argsort(roster.table.rank[rows])]
-    shops = _Shops(roster, need, allowed)
-    if short == 1:
-        return _one(roster, shops, rows, already)
-    room = np.minimum(most - already, short)[rows]
-    prices = shops.all_prices(rows, already[rows], room)
-    steps = np.diff(prices, axis=1)
-    if (np.diff(np.minimum(steps, _IMPOSSIBLE), axis=1) >= 0).all():
-        taken = _cheapest_steps(steps, short)
-    else:
-        taken = _best_mix(prices, short)
-    if taken is None:
-        return None
-    units: list[int] = []
-    price = 0
-    for i, pods in taken:
-        row = int(rows[i])
-        price += int(prices[i, pods])
-        units += shops.price(row, int(already[row]) + pods)[1]
-    return _proposal(roster, price, units)
+    return Market(roster, need, suits, allowed, count).propose()
 
 
-def _one(roster: Roster, shops: _Shops, rows: Rows, already: Rows) -> Proposal | None:
-    """One more pod: the cheapest node. Floors spare us a closer look at those that cannot be it."""
-    pods = already[rows] + 1
-    floors = shops.floors(rows, pods)
-    # Equal prices: the youngest fall; a unit's position in the roster says how young it is.
-    best: tuple[int, int, int] = (_IMPOSSIBLE, 0, 0)
-    known = shops.floor_is_price(rows, pods)
-    if known.any():
-        tied = np.flatnonzero(known & (floors == floors[known].min()))
-        ages = shops.ages(rows[tied], pods[tied])
-        first = int(ages.argmin())
-        best = (int(floors[tied[first]]), int(ages[first]), int(tied[first]))
-    open_rows = np.flatnonzero(~known)
-    for i in open_rows[np.argsort(floors[open_rows], kind="stable")].tolist():
-        if floors[i] > best[0]:
-            break
-        price, units = shops.price(int(rows[i]), int(pods[i]))
-        best = min(best, (price, sum(units), i))
-    if best[0] >= _IMPOSSIBLE:
-        return None
-    price, units = shops.price(int(rows[best[2]]), int(pods[best[2]]))
-    return _proposal(roster, price, list(units))
+class Market:
+    """One demand, and what every node charges for its pods."""
+
+    def __init__(
+        self, roster: Roster, need: Vector, suits: Mask, allowed: Mask, count: int
+    ) -> None:
+        self.roster = roster
+        self.need = need
+        self.allowed = allowed
+        asked = np.flatnonzero(need)
+        now = np.maximum((roster.table.free[:, asked] // need[asked]).min(axis=1), 0)
+        self.already = np.minimum(np.where(suits, now, 0), count)
+        self.most = np.minimum(capacity(roster, need, suits, allowed), count)
+        self.short = count - int(self.already.sum())
+        self.enough = int(self.most.sum()) >= count
+        rows = np.flatnonzero(self.most > self.already)
+        self.rows = rows[np.argsort(roster.table.rank[rows])]
+        self._prices: Rows | None = None  # per row, of 0, 1, 2, … further pods
+
+    @cached_property
+    def shops(self) -> _Shops:
+        return _Shops(self.roster, self.need, self.allowed)
+
+    @cached_property
+    def one_more(self) -> _OneMore:
+        return _OneMore(self.shops, self.rows, self.already)
+
+    def propose(self, toll_ms: int = 0) -> Proposal | None:
+        """`toll_ms`: added to the price of every unit."""
+        if self.short <= 0:
+            return Proposal(units=(), bound_ms=0, exact=True)
+        if not self.enough:
+            return None
+        shops = _Shops(self.roster, self.need, self.allowed, toll_ms) if toll_ms else self.shops
+        if self.short == 1:
+            one = _OneMore(shops, self.rows, self.already) if toll_ms else self.one_more
+            return one.cheapest()
+        already = self.already[self.rows]
+        room = np.minimum(self.most[self.rows] - already, self.short)
+        prices = shops.all_prices(self.rows, already, room)
+        self._prices = self._prices if toll_ms else prices
+        steps = np.diff(prices, axis=1)
+        if (np.diff(np.minimum(steps, _IMPOSSIBLE), axis=1) >= 0).all():
+            taken = _cheapest_steps(steps, self.short)
+        else:
+            taken = _best_mix(prices, self.short)
+        if taken is None:
+            return None
+        units: list[int] = []
+        price = 0
+        for i, pods in taken:
+            price += int(prices[i, pods])
+            units += shops.price(int(self.rows[i]), int(already[i]) + pods)[1]
+        return _proposal(self.roster, price, units)
+
+    def others(self) -> list[tuple[int, ...]]:
+        """What the next nodes would have charged, as far as one node could have done."""
+        if self.short == 1:
+            return self.one_more.next_best(_OTHERS)
+        if self._prices is None or self._prices.shape[1] <= self.short:
+            return []
+        alone = self._prices[:, self.short]
+        first = np.argsort(alone, kind="stable")[: _OTHERS + 1].tolist()
+        pods = self.already[self.rows] + self.short
+        return [
+            self.shops.price(int(self.rows[i]), int(pods[i]))[1]
+            for i in first
+            if alone[i] < _IMPOSSIBLE
+        ]
+
+    # --- within a step of loss ---
+
+    def in_step(
+        self, least: Sequence[int], most_of: Callable[[int], int]
+    ) -> tuple[int, ...] | None:
+        """Fewer victims than `least`, or younger ones, that lose no more than counts the same; None where there are none."""
+        loss_ms = self._loss(least)
+        most_ms = most_of(loss_ms)
+        if most_ms == loss_ms:
+            return None
+        chosen = tuple(least)
+        if len(least) > self._fewest():
+            chosen = self._fewer(chosen, most_ms)
+        if self.short == 1:
+            chosen = self.one_more.youngest(chosen, most_ms)
+        chosen = self._younger(chosen, most_ms)
+        return None if set(chosen) == set(least) else tuple(sorted(chosen))
+
+    def _loss(self, units: Sequence[int]) -> int:
+        return int(self.roster.loss_ms[list(units)].sum())
+
+    def _fewest(self) -> int:
+        """No set is smaller: each node as if all its units were as large as the largest."""
+        if self.short == 1:
+            return int(self.one_more.fewest.min())
+        already = self.already[self.rows]
+        room = np.minimum(self.most[self.rows] - already, self.short)
+        counts = np.full((len(self.rows), int(room.max()) + 1), _IMPOSSIBLE, np.int64)
+        counts[:, 0] = 0
+        for pods in range(1, counts.shape[1]):
+            here = np.flatnonzero(room >= pods)
+            counts[here, pods] = self.shops.fewest(self.rows[here], already[here] + pods)
+        further = np.sort(np.diff(counts, axis=1).ravel())[: self.short]
+        return int(further.sum())
+
+    def _fewer(self, least: tuple[int, ...], most_ms: int) -> tuple[int, ...]:
+        """With a toll on every victim above what may be lost more, the cheapest set is the smallest, if it stays below the limit.
+
+        Where it does not, a lower toll may find one in between.
+        """
+        best = least
+        low, high = 0, most_ms - self._loss(least) + 1
+        toll = high
+        for _ in range(_TOLLS):
+            found = self.propose(toll)
+            if found is None or not found.exact or len(found.units) >= len(best):
+                break  # a lower toll asks for no fewer
+            if self._loss(found.units) > most_ms:
+                high = toll
+            elif toll > most_ms - self._loss(least):
+                return found.units
+            else:
+                best, low = found.units, toll
+            if high - low < 2:
+                break
+            toll = (low + high) // 2
+        return best
+
+    def _younger(self, chosen: tuple[int, ...], most_ms: int) -> tuple[int, ...]:
+        """One after the other, the oldest first, is exchanged for the youngest of its node that gives as much."""
+        roster = self.roster
+        slack = most_ms - self._loss(chosen)
+        asked = self.shops.asked
+        kept = set(chosen)
+        for unit in sorted(chosen, reverse=True):
+            row = int(roster.row_of_unit[unit])
+            here = slice(int(roster.row_start[row]), int(roster.row_start[row + 1]))
+            units = roster.entry_unit[here].tolist()
+            others = [u for u in units if u < unit and u not in kept]
+            if not others:
+                continue
+            amounts = roster.entry_amount[here][:, asked]
+            gains = dict(zip(units, amounts, strict=True))
+            for other in sorted(others):
+                dearer = int(roster.loss_ms[other] - roster.loss_ms[unit])
+                if (
+                    dearer <= slack
+                    and self.allowed[other]
+                    and roster.rows_of_unit[other] == 1
+                    and roster.parts[other] == 1
+                    and (gains[other] >= gains[unit]).all()
+                ):
+                    slack -= dearer
+                    kept.remove(unit)
+                    kept.add(other)
+                    break
+        return tuple(kept)
+
+
+class _OneMore:
+    """One more pod is wanted: what each node charges for it, at least."""
+
+    def __init__(self, shops: _Shops, rows: Rows, already: Rows) -> None:
+        self.shops = shops
+        self.rows = rows
+        self.pods = already[rows] + 1
+        self.fewest = shops.fewest(rows, self.pods)
+        self.floors, self.ages = shops.floors_and_ages(rows, self.fewest)
+        self.known = shops.floor_is_price(rows, self.pods)
+
+    def cheapest(self) -> Proposal | None:
+        """Floors spare us a closer look at nodes that cannot be it."""
+        shops, floors, known = self.shops, self.floors, self.known
+        # Equal prices: the youngest fall; a unit's position in the roster says how young it is.
+        best: tuple[int, int, int] = (_IMPOSSIBLE, 0, 0)
+        if known.any():
+            tied = np.flatnonzero(known & (floors == floors[known].min()))
+            ages = self.ages[tied]
+            first = int(ages.argmin())
+            best = (int(floors[tied[first]]), int(ages[first]), int(tied[first]))
+        open_rows = np.flatnonzero(~known)
+        for i in open_rows[np.argsort(floors[open_rows], kind="stable")].tolist():
+            if floors[i] > best[0]:
+                break
+            price, units = self._price(i)
+            best = min(best, (price, sum(units), i))
+        if best[0] >= _IMPOSSIBLE:
+            return None
+        price, units = self._price(best[2])
+        return _proposal(shops.roster, price, list(units))
+
+    def _price(self, i: int) -> tuple[int, tuple[int, ...]]:
+        return self.shops.price(int(self.rows[i]), int(self.pods[i]))
+
+    def next_best(self, count: int) -> list[tuple[int, ...]]:
+        """The first is the best itself; nodes without a price of their own are left out."""
+        rows = np.flatnonzero(self.known & (self.floors < _IMPOSSIBLE))
+        first = rows[np.argsort(self.floors[rows], kind="stable")[: count + 1]]
+        return [self._price(i)[1] for i in first.tolist()]
+
+    def youngest(self, found: tuple[int, ...], most_ms: int) -> tuple[int, ...]:
+        """Of the nodes that charge as many victims and no more loss, the one with the youngest."""
+        same = (
+            self.known
+            & (self.floors >> _COUNT_BITS <= most_ms)
+            & (self.floors & ((1 << _COUNT_BITS) - 1) == len(found))
+            & (self.ages < sum(found))
+        )
+        if not same.any():
+            return found
+        return self._price(int(np.where(same, self.ages, _IMPOSSIBLE).argmin()))[1]
 
 
 def _cheapest_steps(steps: Rows, short: int) -> list[tuple[int, int]] | None:
@@ -176,14 +341,20 @@ def nearby_units(
 class _Shops:
     """What each node charges: the cheapest units there that make room for so many pods."""
 
-    def __init__(self, roster: Roster, need: Vector, allowed: Mask) -> None:
+    def __init__(self, roster: Roster, need: Vector, allowed: Mask, toll_ms: int = 0) -> None:
         self.roster = roster
         self.need = need
         self.asked = np.flatnonzero(need)
         usable = np.flatnonzero(allowed[roster.entry_unit])
         single = roster.rows_of_unit[roster.entry_unit[usable]] == 1
         self.entries = usable
-        self.price_of_entry = (roster.entry_share[usable] << _COUNT_BITS) + np.where(single, 1, 0)
+        shares = roster.entry_share[usable]
+        if toll_ms:
+            units = roster.entry_unit[usable]
+            shares = shares + toll_ms * roster.parts[units] // np.maximum(
+                roster.rows_of_unit[units], 1
+            )
+        self.price_of_entry = (shares << _COUNT_BITS) + np.where(single, 1, 0)
         self.rows = roster.entry_row[self.entries]
         self.start = np.searchsorted(self.rows, np.arange(len(roster.table.live) + 1))
         self.running = np.concatenate([[0], np.cumsum(self.price_of_entry)])
@@ -207,26 +378,23 @@ class _Shops:
 
     def floors(self, rows: Rows, pods: Rows) -> Rows:
         """No set of units of the row costs less: so many of its cheapest as the largest gain would need."""
-        first, stop, enough = self._cheapest_span(rows, pods)
-        floors: Rows = np.where(enough, self.running[stop] - self.running[first], _IMPOSSIBLE)
-        return floors
+        return self.floors_and_ages(rows, self.fewest(rows, pods))[0]
 
-    def ages(self, rows: Rows, pods: Rows) -> Rows:
-        """The positions in the roster, added up, of the units that the floor stands for."""
-        first, stop, _ = self._cheapest_span(rows, pods)
-        ages: Rows = self.running_units[stop] - self.running_units[first]
-        return ages
-
-    def _cheapest_span(self, rows: Rows, pods: Rows) -> tuple[Rows, Rows, Mask]:
-        """Of each row its cheapest entries, from first to stop; False where all of them are too few."""
-        units = -(-self._missing(rows, pods) // np.maximum(self.most_gain[rows], 1))
-        fewest = np.where(self.most_gain[rows] > 0, units, np.where(units > 0, _IMPOSSIBLE, 0)).max(
-            axis=1
-        )
+    def floors_and_ages(self, rows: Rows, fewest: Rows) -> tuple[Rows, Rows]:
+        """And the positions in the roster, added up, of the units that the floor stands for."""
         first, last = self.start[rows], self.start[rows + 1]
-        enough: Mask = fewest <= last - first
+        enough = fewest <= last - first
         stop = np.where(enough, first + np.minimum(fewest, last - first), first)
-        return first, stop, enough
+        floors: Rows = np.where(enough, self.running[stop] - self.running[first], _IMPOSSIBLE)
+        ages: Rows = self.running_units[stop] - self.running_units[first]
+        return floors, ages
+
+    def fewest(self, rows: Rows, pods: Rows) -> Rows:
+        """So many units at least, if each were as large as the largest of its row."""
+        units = -(-self._missing(rows, pods) // np.maximum(self.most_gain[rows], 1))
+        most = np.where(self.most_gain[rows] > 0, units, np.where(units > 0, _IMPOSSIBLE, 0))
+        result: Rows = most.max(axis=1)
+        return result
 
     def floor_is_price(self, rows: Rows, pods: Rows) -> Mask:
         """Where the cheapest entries of the row are the answer, with no other set to compare them with."""

@@ -1,8 +1,7 @@
 """Kinds that users bring: from a CustomResourceDefinition to a row of the registry.
 
 Structure, defaults, enumerations, patterns and bounds of the definition's schema are honoured, and its printer
-columns. Rules in CEL are not evaluated, and versions are converted by name only; both are said as a warning when
-the definition is applied. A definition of a kind that is built in is stored and otherwise ignored: the built-in
+columns, and its rules in CEL. Versions are converted by name only. A definition of a kind that is built in is stored and otherwise ignored: the built-in
 one serves it.
 """
 
@@ -10,15 +9,18 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from makeway.control.clock import timestamp
+from makeway.kinds.serving.cel.rules import Level, Problem, problems_of, read_rules, rule_causes
 from makeway.kinds.serving.columns import AGE, NAME, NAME_AND_AGE, Cell, Column, since
 from makeway.kinds.serving.kind import Context, Kind, Rules, Scale, Version
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
 from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required
 from makeway.kinds.serving.schemas import OBJECT_META, PREFIX, Schema, definitions
-from makeway.kinds.serving.structure import structural_causes
+from makeway.kinds.serving.structure import NOT_CHECKED, structural_causes
 
 
 class DefinitionRules(Rules):
@@ -49,26 +51,31 @@ class DefinitionRules(Rules):
         if len(stored) != 1:
             why = "must have exactly one version marked as storage version"
             causes.append(invalid_value("spec.versions", len(stored), why))
-        return causes
+        wrong = [problem for problem in _rule_problems(obj) if problem.known]
+        return causes + [invalid_value(each.path, each.rule, each.why) for each in wrong]
 
     def create(self, obj: Obj, context: Context) -> None:
-        if _has_rules(obj["spec"]):
-            context.warnings.append(
-                "the x-kubernetes-validations of this definition are not evaluated here"
-            )
+        self._warn_of_rules(obj, context)
         obj["status"] = _accepted(obj, context.now)
+
+    def update(self, new: Obj, old: Obj, context: Context) -> None:
+        self._warn_of_rules(new, context)
+
+    def _warn_of_rules(self, obj: Obj, context: Context) -> None:
+        for problem in _rule_problems(obj):
+            if not problem.known:
+                why = f"this rule uses {problem.why}, which is not known here, and is not asked"
+                context.warnings.append(f"{problem.path}: {why}: {problem.rule}")
 
     def initial_status(self, obj: Obj) -> Obj | None:
         status: Obj | None = obj.get("status")
         return status
 
 
-def _has_rules(schema: Any) -> bool:
-    if isinstance(schema, dict):
-        return "x-kubernetes-validations" in schema or any(
-            _has_rules(value) for value in schema.values()
-        )
-    return isinstance(schema, list) and any(_has_rules(item) for item in schema)
+def _rule_problems(definition: Obj) -> Iterator[Problem]:
+    for index, version in enumerate(definition["spec"].get("versions") or []):
+        schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        yield from problems_of(schema, f"spec.versions[{index}].schema.openAPIV3Schema")
 
 
 def _accepted(obj: Obj, now: float) -> Obj:
@@ -102,12 +109,30 @@ class CustomRules(Rules):
     def __init__(self, definition: str) -> None:
         self._definition = definition
 
+    @cached_property
+    def _rules(self) -> Level | None:
+        return read_rules(definitions().get(self._definition))
+
     def default(self, obj: Obj) -> None:
         _fill_defaults(definitions().get(self._definition), obj)
 
     def validate(self, obj: Obj) -> list[Cause]:
         causes = metadata_causes(obj, subdomain_problems)
-        return causes + structural_causes(self._definition, obj, has_rules=False)
+        return causes + structural_causes(self._definition, obj, has_rules=self._rules is not None)
+
+    def validate_whole(self, new: Obj, old: Obj | None) -> list[Cause]:
+        causes = self.validate(new)
+        if NOT_CHECKED in causes:
+            return causes
+        return causes + rule_causes(self._rules, new, old)
+
+    def update_status(self, new: Obj, old: Obj, context: Context) -> list[Cause]:
+        """What the status itself breaks; the rest was there before."""
+        return [
+            cause
+            for cause in self.validate_whole(new, old)
+            if cause.field.partition(".")[0].partition("[")[0] not in ("metadata", "spec")
+        ]
 
 
 def _fill_defaults(schema: Schema, value: Any) -> None:

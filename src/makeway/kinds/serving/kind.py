@@ -47,6 +47,10 @@ class Rules:
         """What is wrong with the object, field by field."""
         return []
 
+    def validate_whole(self, new: Obj, old: Obj | None) -> list[Cause]:
+        """All that is wrong with it, for kinds whose rules may be about the change; `old` is None for a new object."""
+        return self.validate(new)
+
     def validate_update(self, new: Obj, old: Obj) -> list[Cause]:
         return []
 

@@ -30,6 +30,7 @@ _BLOCKING = (
     "FieldValueRequired",
     "FieldValueTooLong",
     "FieldValueTooMany",
+    "FieldValueTypeInvalid",
 )
 
 
