@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +11,7 @@ from makeway.engine.policy import Policy
 from makeway.model.decision import Plan
 from makeway.testing import Harness
 from tests.properties.life import live_through, many
-from tests.properties.worlds import BY_LOSS, POLICIES, World, build, submit, worlds
+from tests.properties.worlds import BY_LOSS, POLICIES, World, build, circles, submit, worlds
 
 
 @many
@@ -60,13 +62,29 @@ def _evictions_until_quiet(h: Harness) -> int:
 
 
 @many
-@given(worlds(), st.sampled_from([Policy(), Policy(victims="kube")]))
-def test_nobody_displaces_who_displaced_it_by_priority(world: World, policy: Policy) -> None:
-    _, plans = live_through(world, policy)
-    by_priority = {
-        (evict.workload, evict.preemptor)
-        for plan in plans
-        for evict in plan.evicts
-        if evict.reason.rule in ("priority", "InClusterQueue")
-    }
-    assert [pair for pair in by_priority if (pair[1], pair[0]) in by_priority] == []
+@given(st.one_of(circles(), worlds()), st.sampled_from([*BY_LOSS, Policy(victims="kube")]))
+def test_nobody_displaces_who_displaced_it_by_whatever_way(world: World, policy: Policy) -> None:
+    h, plans = live_through(world, policy)
+    for _ in range(4):
+        plans.append(h.cycle())
+        h.advance(7.0)
+        h.let_them_leave()
+    fell_for: dict[str, set[str]] = defaultdict(set)
+    for plan in plans:
+        new = [evict for evict in plan.evicts if not evict.already]
+        for evict in new:
+            above = _all_above(evict.preemptor, fell_for)
+            assert evict.workload not in above, f"{evict.preemptor} displaces {evict.workload}"
+        for evict in new:
+            fell_for[evict.workload].add(evict.preemptor)
+
+
+def _all_above(workload: str, fell_for: dict[str, set[str]]) -> set[str]:
+    """Who displaced it, who displaced those, and so on."""
+    found: set[str] = set()
+    asked = [workload]
+    while asked:
+        fresh = fell_for[asked.pop()] - found
+        found |= fresh
+        asked += fresh
+    return found - {workload}

@@ -161,6 +161,66 @@ def _submission(choices: _Choices, name: str, queues: Sequence[str]) -> Submissi
     return msgspec.structs.replace(found, gang=found.lowers_to if found.gang else False)
 
 
+def circles() -> st.SearchStrategy[World]:
+    """One node, and three parties of which each may evict the next: a lender, who ranks lowest and takes back what it lent;
+    work without a queue, which ranks higher than the lender; and a borrower, who ranks highest.
+    """
+    return st.binary(min_size=24, max_size=24).map(circle_of)
+
+
+def circle_of(written: bytes) -> World:
+    choices = _Choices(written)
+    gpus = choices.pick([1, 2, 4])
+    parties = {"lender": ("a", 1), "alone": (None, 5), "borrower": ("b", 9)}
+    names = [*parties, *(choices.pick(list(parties)) for _ in range(choices.number(0, 4)))]
+    submissions = []
+    for i in range(len(names)):
+        party = names.pop(choices.number(0, len(names) - 1))
+        queue, priority = parties[party]
+        submissions.append(
+            _plain(f"{party}-{i}", queue, priority, gpus=choices.pick([gpus, gpus, 1]))
+        )
+    return World(
+        racks=((1, gpus),),
+        queues=(_lends("a", gpus), _lends("b", 0)),
+        budget=0,
+        submissions=tuple(submissions),
+    )
+
+
+def _lends(name: str, gpus: int) -> QueueOf:
+    return QueueOf(
+        name=name,
+        gpus=gpus,
+        cohort="all",
+        within="LowerPriority",
+        reclaim="Any",
+        borrow="Never",
+        strategy="BestEffortFIFO",
+        borrowing_limit=None,
+        weight=1.0,
+        checked=False,
+    )
+
+
+def _plain(name: str, queue: str | None, priority: int, gpus: int) -> Submission:
+    return Submission(
+        name=name,
+        queue=queue,
+        priority=priority,
+        pods=1,
+        gpus=gpus,
+        gang=True,
+        preempts=True,
+        grace=0.0,
+        topology=None,
+        checkpoint=Checkpoint(),
+        protected=False,
+        guarded=False,
+        lowers_to=None,
+    )
+
+
 def build(world: World, policy: Policy) -> Harness:
     h = Harness(policy)
     for i, (nodes, gpus) in enumerate(world.racks):

@@ -72,7 +72,7 @@ class Oracle(Protocol):
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     chosen: tuple[int, ...]
     loss_ms: int
-    bound_ms: int  # no legal set loses less; equal to loss_ms: proven optimal
+    bound_ms: int  # no legal set loses less, in steps; equal to loss_ms: proven optimal
     steps: int
     others: tuple[tuple[int, ...], ...] = ()  # legal sets that were looked at, the next best first
 
