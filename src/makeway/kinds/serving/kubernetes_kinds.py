@@ -200,7 +200,6 @@ def _apps() -> tuple[Kind, ...]:
             categories=("all",),
             status=True,
             rules=DaemonSetRules(),
-            note="DaemonSets are kept but not run here: there is one machine, write a Deployment",
         ),
         Kind(
             "apps",
