@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from makeway.client import Client
 from makeway.client.resource import (
+    CRON_JOBS,
     DEPLOYMENTS,
     JOB_SETS,
     JOBS,
@@ -35,6 +36,7 @@ from makeway.client.resource import (
 from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock
 from makeway.embedded.controllers import (
+    cronjobs,
     deployments,
     jobs,
     jobsets,
@@ -105,6 +107,7 @@ class Controllers:
             for resource, kind in (
                 (PODS, "Pod"),
                 (JOBS, "Job"),
+                (CRON_JOBS, "CronJob"),
                 (REPLICA_SETS, "ReplicaSet"),
                 (DEPLOYMENTS, "Deployment"),
                 (STATEFUL_SETS, "StatefulSet"),
@@ -144,6 +147,7 @@ class Controllers:
                 "StatefulSet",
                 self._look_at_stateful_set,
             ),
+            self._simple("cronjob-controller", CRON_JOBS, JOBS, cronjobs.reconcile),
             self._simple("jobset-controller", JOB_SETS, JOBS, jobsets.reconcile),
             self._simple(
                 "leaderworkerset-controller", LEADER_WORKER_SETS, PODS, leaderworkersets.reconcile

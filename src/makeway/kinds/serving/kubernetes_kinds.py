@@ -255,7 +255,6 @@ def _batch() -> tuple[Kind, ...]:
             categories=("all",),
             status=True,
             rules=CronJobRules(),
-            note="CronJobs are kept but not run here: start one with kubectl create job --from=cronjob/NAME",
         ),
         Kind(
             "batch",
