@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from makeway.control.clock import parse_timestamp
 from makeway.engine.policy import DEFAULT_STRATEGIES, Policy
 from makeway.engine.state import State
@@ -11,6 +13,7 @@ from makeway.kinds import (
     admissioncheck,
     clusterqueue,
     cohort,
+    limits,
     localqueue,
     namespace,
     resourceflavor,
@@ -64,11 +67,21 @@ def policy_of(case: Case) -> Policy:
 
 
 def read_workload(case: Case, obj: dict[str, Any]) -> Workload:
-    return workload.read(
+    found = workload.read(
         obj,
         priority_boost=gate(case, "PriorityBoost", False),
         reclaimable_pods=gate(case, "ReclaimablePods", True),
     )
+    ranges = [
+        extra
+        for extra in case.get("extraObjects") or ()
+        if extra["kind"] == "LimitRange"
+        and extra["metadata"].get("namespace") == obj["metadata"].get("namespace")
+    ]
+    if ranges and not found.invalid:
+        refused = limits.refusal(obj, limits.summarize(ranges))
+        return msgspec.structs.replace(found, invalid=refused)
+    return found
 
 
 def state_of(case: Case, *, pending: bool = True) -> State:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from makeway.control.config import load, parse, policy_of
+from makeway.control.config import load, notes, parse, policy_of
 from makeway.errors import UserError
 
 KUEUE = """
@@ -46,6 +46,29 @@ def test_kueues_file_is_read_as_it_is() -> None:
     assert (policy.budgets_soft, policy.reserve_after_s) == (True, 1800.0)
 
 
+def test_what_quota_counts_and_which_gates_are_open_reaches_the_engine() -> None:
+    policy = policy_of(
+        parse("""
+resources:
+  excludeResourcePrefixes: [example.com/]
+  transformations:
+    - {input: nvidia.com/mig-1g.5gb, strategy: Replace, outputs: {example.com/gpu-memory: 5Gi}}
+featureGates: {PartialAdmission: false, PrioritySortingWithinCohort: false}
+""")
+    )
+    assert policy.excluded_prefixes == ("example.com/",)
+    (rule,) = policy.transformations
+    assert (rule.input, rule.replaces, rule.multiply_by) == ("nvidia.com/mig-1g.5gb", True, None)
+    assert rule.outputs == (("example.com/gpu-memory", 5 * 2**30),)
+    assert (policy.partial_admission, policy.priority_within_cohort) == (False, False)
+
+
+def test_what_does_nothing_here_is_said() -> None:
+    assert notes(parse("")) == []
+    (note,) = notes(parse("admissionFairSharing: {usageHalfLifeTime: 168h}"))
+    assert note.startswith("admissionFairSharing does nothing here")
+
+
 def test_an_empty_file_is_kueues_defaults() -> None:
     config = parse("")
     assert config.waits_for_pods
@@ -57,6 +80,10 @@ def test_an_empty_file_is_kueues_defaults() -> None:
     ("text", "path"),
     [
         ("makeway: {victim: kueue}", "$.makeway"),
+        (
+            "resources: {transformations: [{input: a/b, outputs: {c/d: many}}]}",
+            "$.resources.transformations[0].outputs.c/d",
+        ),
         ("makeway: {victims: cheapest}", "$.makeway.victims"),
         ("waitForPodsReady: {timeout: soon}", "$.waitForPodsReady.timeout"),
         ("waitForPodsReady: {requeuingStrategy: {backoffLimitCount: many}}", "backoffLimitCount"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.kube.board import Board, Object, node, pod
 
 
@@ -301,6 +303,22 @@ async def test_a_gang_with_a_queue_keeps_its_nodes_over_a_restart() -> None:
     assert '"count":2' in written or written.count('"count":1') == 2
 
 
+async def test_what_a_preemptor_lacked_is_said_of_the_nodes_before_anybody_made_way() -> None:
+    b = board()
+    b.put("Node", node("small", cpu="4", memory="4Gi"))
+    b.put("Node", node("busy", cpu="2", memory="16Gi"))
+    await running(b, pod("low", "2", priority=1, nodeName="busy"))
+    large = pod("large", "2", priority=9)
+    large["spec"]["containers"][0]["resources"]["requests"]["memory"] = "12Gi"
+
+    b.put("Pod", large)
+    await b.settle()
+
+    assert why(b, "large") == (
+        "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient memory."
+    )
+
+
 # Sets whose pods belong together
 
 
@@ -414,3 +432,31 @@ async def test_workers_that_wait_for_their_leader_do_not_keep_it_waiting() -> No
     b.put("Pod", group(0, 0, "2"))
     await b.settle()
     assert placed(b) == ["serve-0"]
+
+
+@pytest.mark.parametrize("victims", ["least-loss", "kube"])
+async def test_room_that_was_made_for_somebody_goes_to_who_ranks_higher_and_the_record_says_so(
+    victims: str,
+) -> None:
+    b = board("4", config=f"makeway: {{victims: {victims}}}")
+    await running(b, pod("low", "4", priority=10))
+    b.put("Pod", pod("middle", "4", priority=500))
+    await b.settle()
+    assert b.get("Pod", "default/middle")["status"]["nominatedNodeName"] == "node-1"
+
+    b.put("Pod", pod("high", "4", priority=1000))
+    await b.settle()
+
+    assert b.get("Pod", "default/high")["status"]["nominatedNodeName"] == "node-1"
+    assert not b.get("Pod", "default/middle")["status"].get("nominatedNodeName")
+    (record,) = b.cluster.copy.all("Preemption")
+    assert record["spec"]["preemptor"] == "default/middle"
+    assert (record["status"]["phase"], record["status"]["message"]) == (
+        "Cancelled",
+        "default/high (priority 1000) took the room",
+    )
+
+    b.drop("Pod", "default/low")
+    await b.settle()
+    assert b.get("Pod", "default/high")["spec"]["nodeName"] == "node-1"
+    assert "No preemption victims found for incoming pod" in why(b, "middle")

@@ -11,7 +11,7 @@ import yaml
 from makeway.cli.home import Home
 from makeway.cli.output import out
 from makeway.cli.up import options_of
-from makeway.control.config import Configuration, load
+from makeway.control.config import Configuration, load, notes
 
 
 def config(home_option: Path | None, file: Path | None) -> None:
@@ -29,6 +29,8 @@ def config(home_option: Path | None, file: Path | None) -> None:
         out.result(content)
         return
     print(f"# {source}")
+    for note in notes(found):
+        print(f"# {note}")
     print(yaml.safe_dump(content, sort_keys=False), end="")
 
 

@@ -13,8 +13,10 @@ import msgspec
 import yaml
 
 from makeway.control.durations import duration
+from makeway.engine import policy as engine
 from makeway.engine.policy import DEFAULT_STRATEGIES, Policy, Strategy, VictimPolicy
 from makeway.errors import UserError
+from makeway.model.resources import amount_of
 
 Any_ = Any  # a section that is accepted and not read
 
@@ -156,6 +158,7 @@ def parse(text: str, *, where: str = "configuration") -> Configuration:
         config = msgspec.convert(said, Configuration)
         _check_durations(config)
         _check_counts(config)
+        _check_factors(config)
         return config
     except msgspec.ValidationError as error:
         raise UserError(
@@ -195,17 +198,55 @@ def _check_counts(config: Configuration) -> None:
         )
 
 
+def _check_factors(config: Configuration) -> None:
+    for i, rule in enumerate(config.resources.transformations):
+        for name, factor in rule.outputs.items():
+            try:
+                amount_of(name, factor)
+            except UserError as error:
+                raise msgspec.ValidationError(
+                    f'Expected a quantity such as "5Gi" or "2", got "{factor}"'
+                    f" - at `$.resources.transformations[{i}].outputs.{name}`"
+                ) from error
+
+
+def notes(config: Configuration) -> list[str]:
+    """What is written and does nothing here, each as a sentence: nobody should wait for its effect."""
+    found = []
+    if config.admission_fair_sharing is not None:
+        found.append(
+            "admissionFairSharing does nothing here: inside a ClusterQueue priority and age decide, "
+            "whatever each LocalQueue has used."
+        )
+    if config.multi_kueue is not None:
+        found.append("multiKueue does nothing here: makeway schedules one cluster.")
+    if config.resources.device_class_mappings is not None:
+        found.append(
+            "resources.deviceClassMappings does nothing here: pods with resource claims wait."
+        )
+    return found
+
+
 def policy_of(config: Configuration) -> Policy:
     """The engine's half of the configuration."""
     fair = config.fair_sharing
     ours = config.makeway
+    gate = config.feature_gates.get
     return Policy(
         victims=ours.victims,
         quota_only=ours.quota_only,
         fair_sharing=fair is not None and fair.enable,
         fair_strategies=fair.preemption_strategies if fair is not None else DEFAULT_STRATEGIES,
         requeuing_timestamp=config.wait_for_pods_ready.requeuing_strategy.timestamp,
+        fair_preempts_within_nominal=gate("FairSharingPreemptWithinNominal", True),
+        fair_prefers_non_borrowing=gate("FairSharingPrioritizeNonBorrowing", True),
+        priority_within_cohort=gate("PrioritySortingWithinCohort", True),
+        preemptors_first=gate("PrioritizePreemptorWorkloads", False),
+        partial_admission=gate("PartialAdmission", True),
+        recompute_overlaps=gate("RecomputeAssignmentUponPreemptionTargetsOverlap", True),
         ignore_undeclared=config.resources.quota_check_strategy == "IgnoreUndeclared",
+        excluded_prefixes=config.resources.exclude_resource_prefixes,
+        transformations=tuple(map(_transformation, config.resources.transformations)),
         bands=ours.bands,
         evict_foreign=ours.evict_foreign,
         budgets_soft=ours.pdb == "soft",
@@ -216,4 +257,13 @@ def policy_of(config: Configuration) -> Policy:
         max_protection_s=config.length(ours.max_protection, 1800.0),
         preemptions_per_day=ours.preemptions_per_day,
         reserve_after_s=config.length(ours.reserve_after, 3600.0),
+    )
+
+
+def _transformation(said: Transformation) -> engine.Transformation:
+    return engine.Transformation(
+        input=said.input,
+        outputs=tuple((name, amount_of(name, factor)) for name, factor in said.outputs.items()),
+        replaces=said.strategy == "Replace",
+        multiply_by=said.multiply_by or None,
     )

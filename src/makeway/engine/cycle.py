@@ -184,8 +184,8 @@ class _Cycle:
         nominated = [entry for entry in entries if entry.nominated]
         served = self.serving.serve(nominated)
         refused = [entry for entry in entries if not entry.nominated]
-        for hold in self.serving.broken_holds():
-            self.seating.end_hold(hold.workload)
+        for holder, taker in self.serving.broken_holds():
+            self.seating.end_hold(holder, taker)
         return self._conclude([*served, *refused])
 
     def _heads(self) -> list[tuple[QueueName, WorkloadId]]:
@@ -339,6 +339,7 @@ class _Cycle:
             rounds=self.rounds,
             skipped_preemptions=self.serving.skipped,
             ended_holds=tuple(dict.fromkeys([*self.expired, *self.seating.ended_holds])),
+            lost_holds=tuple(dict.fromkeys(self.seating.lost_holds)),
             wake_at=self.seating.wake_at,
         )
 

@@ -106,10 +106,8 @@ class Holds:
         weaker = [key for key in self._live if workloads[key].priority < entry.workload.priority]
         return sorted(weaker, key=lambda k: (workloads[k].priority, -workloads[k].created_at, k))
 
-    def end(self, workload: WorkloadId, because: str) -> Hold:
-        """The same hold, over now."""
-        hold = self._live.pop(workload)
-        return Hold(workload=workload, queue=hold.queue, until=self._now, rule=because)
+    def end(self, workload: WorkloadId) -> None:
+        del self._live[workload]
 
 
 def hold_for(entry: Entry, now: float, policy: Policy) -> Hold:

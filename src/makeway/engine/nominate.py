@@ -121,16 +121,16 @@ class Nominator:
     def _propose_smaller(self, entry: Entry, assigner: Assigner, tried: Tried) -> None:
         """The largest size that gets in, victims allowed: by bisection, since a smaller size never fits worse."""
         workload = entry.workload
-        low, high = 1, largest_step(workload)
+        low, high = 1, largest_step(workload) + 1
         best: tuple[Proposal, list[Victim], tuple[int, ...]] | None = None
-        while low <= high:
+        while low < high:
             middle = (low + high) // 2
             counts = smaller_counts(workload, middle)
             proposal = assigner.assign(workload, counts=counts, tried=tried)
             victims = self.victims_for(workload, entry.queue, proposal)
             if _gets_in(proposal, victims):
                 best = (proposal, victims, counts)
-                high = middle - 1
+                high = middle
             else:
                 low = middle + 1
         if best is not None:

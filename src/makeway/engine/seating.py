@@ -35,7 +35,7 @@ from makeway.model.decision import (
     Wait,
 )
 from makeway.model.node import NodeName
-from makeway.model.reason import Holder, Kind, Reason
+from makeway.model.reason import Holder, Kind, NodeVerdict, Reason
 from makeway.model.workload import Placed, Pod, PodId, PodShape, Workload, WorkloadId
 
 _WAITING_BY_RULE: dict[str, Kind] = {PATIENCE: "patience", RESERVATION: "reservation"}
@@ -49,6 +49,9 @@ class Seating(Rooms):
         self._kept: dict[WorkloadId, Counter[tuple[str, NodeName]]] = {}
         self._bound: dict[PodId, NodeName] = {}  # the pods that did so
         self.ended_holds: list[WorkloadId] = []
+        self.lost_holds: list[
+            tuple[WorkloadId, WorkloadId]
+        ] = []  # whose room was taken, and by whom
 
     # --- pods that have no node ---
 
@@ -141,7 +144,12 @@ class Seating(Rooms):
             return promised
         demands = gang.demands_of(workload, pods)
         if self.waits_for_room(workload):
-            return [self._take_if_free(workload, demands, pods, quota)]
+            taken = self._take_if_free(workload, demands, pods, quota)
+            taker = None if isinstance(taken, Admit) else self._taker(workload, demands)
+            if taker is None:
+                return [taken]
+            # A higher one took the room: what it waits for will not come.
+            self.end_hold(workload.id, taker)
         room = self.find_room(workload, demands, legality, quota, may_evict=may_evict)
         if isinstance(room, Shortfall) or (room.later and not may_evict):
             shortfall = (
@@ -153,8 +161,13 @@ class Seating(Rooms):
         binds = gang.binds_of(demands, pods, room.placement)
         if not room.later:
             return [self._admit(workload, binds)]
-        if self.policy.victims == "kube" and not room.victims:
-            # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left.
+        if (
+            self.policy.victims == "kube"
+            and not room.victims
+            and not self._outranks(workload, room)
+        ):
+            # kube-scheduler promises nothing to who evicts nobody: it looks again when they have left. Of those who leave
+            # already it evicts the weaker ones once more, and so takes the room from others who wait for it.
             why = self.refusals.why_not(workload, Shortfall(demand=demands[0], placed=0))
             return [Wait(workload=workload.id, reason=why, parked=True)]
         return self.make_way(workload, room, nominations=binds)
@@ -173,6 +186,47 @@ class Seating(Rooms):
         if isinstance(found, Shortfall) or not fits:
             return Wait(workload=workload.id, reason=self.waiting_for_victims(workload))
         return self._admit(workload, gang.binds_of(demands, pods, found))
+
+    def _taker(self, workload: Workload, demands: Sequence[Demand]) -> WorkloadId | None:
+        """Who of higher priority has, or was promised, the room that is kept for it; None while it may still come."""
+        hold = self.holds[workload.id]
+        kept = {name for name, _ in self._held_room(hold)}
+        stronger = self._stronger_on(kept, workload)
+        if hold.rule == PATIENCE or not stronger:
+            return None
+        with self._as_seen_by(workload), self._once_they_are_gone():
+            for victim in hold.victims:  # a restart may find some that nobody has told yet
+                for pod in self.occupancy.members(victim):
+                    if pod.node in kept and pod.id not in self.going and occupies(pod):
+                        self._lift(pod)
+            comes = not isinstance(self.placer.place(demands), Shortfall)
+        return None if comes else stronger[-1]
+
+    def _stronger_on(self, nodes: set[NodeName], workload: Workload) -> list[WorkloadId]:
+        """Of higher priority, on these nodes or about to be; the last that came at the end."""
+        rows = [self.table.row_of[name] for name in nodes if name in self.table.row_of]
+        came = {
+            pod.workload: self.now if pod.started_at is None else pod.started_at
+            for row in rows
+            for pod in self.table.pods_on[row].values()
+            if self._rank_of(pod.workload) > workload.rank
+        }
+        for rank, held in self._held_by_rank.items():
+            if rank > workload.rank:
+                for hold in held.values():
+                    if any(name in nodes for name, _ in self._held_room(hold)):
+                        came[hold.workload] = math.inf
+        return sorted(came, key=lambda w: (came[w], w))
+
+    def _rank_of(self, workload: WorkloadId) -> float:
+        found = self.workloads.get(workload)
+        return -math.inf if found is None else found.rank
+
+    def _outranks(self, workload: Workload, room: Room) -> bool:
+        """All who leave the places that it would get are weaker, and somebody does."""
+        nodes = {placed.node for placed in room.placement}
+        leaving = {pod.workload for pod in self.going.values() if pod.node in nodes}
+        return bool(leaving) and all(self._rank_of(w) < workload.rank for w in leaving)
 
     def waits_for_room(self, workload: Workload) -> bool:
         """Room is on its way to it; what it merely keeps together while it waits is no promise of that."""
@@ -310,8 +364,10 @@ class Seating(Rooms):
                 msgspec.structs.replace(pod, node=bind.node), self.table.row_of[bind.node]
             )
 
-    def end_hold(self, workload: WorkloadId) -> None:
+    def end_hold(self, workload: WorkloadId, taker: WorkloadId | None = None) -> None:
         hold = self.holds.pop(workload, None)
+        if hold is not None and taker is not None:
+            self.lost_holds.append((workload, taker))
         if hold is not None:
             for held in self._held_by_rank.values():
                 held.pop(workload, None)
@@ -332,6 +388,8 @@ class Seating(Rooms):
         if workload.id in self.holds and not room.victims:
             # It waits for those who were told before, and the room is kept: nothing new to say.
             return [Wait(workload=workload.id, reason=self.waiting_for_victims(workload))]
+        # What the nodes lack is said of the nodes as they are, before anybody makes way.
+        self.refusals.verdicts(self.refusals.pending_shape(workload))
         evicts: list[Decision] = []
         lowered: list[Lowered] = []
         longest = 0.0
@@ -393,7 +451,7 @@ class Seating(Rooms):
         return Reason(
             kind=_WAITING_BY_RULE.get(hold.rule, "waiting-for-victims"),
             kueue="WaitingForPreemptedWorkloads",
-            verdicts=self.refusals.verdicts(self.refusals.pending_shape(workload)),
+            verdicts=self._verdicts_beside(hold, workload),
             nodes_total=int(self.table.live.sum()),
             holders=tuple(
                 Holder(workload=w, priority=self.workloads[w].priority)
@@ -404,6 +462,14 @@ class Seating(Rooms):
             alternatives=hold.alternatives,
             until=hold.until,
         )
+
+    def _verdicts_beside(self, hold: Hold, workload: Workload) -> tuple[NodeVerdict, ...]:
+        """What the nodes lack: the room that is kept for itself is not missing."""
+        self._take_hold(hold, -1)
+        try:
+            return self.refusals.verdicts(self.refusals.pending_shape(workload))
+        finally:
+            self._take_hold(hold, 1)
 
 
 def _pods_of_lowered_jobs_together(victims: Sequence[Candidate]) -> list[Candidate]:

@@ -25,7 +25,7 @@ from makeway.engine.quota import FlavorResource, QuotaNode, Usage
 from makeway.engine.rooms import Room
 from makeway.engine.state import State
 from makeway.engine.tournament import in_order
-from makeway.model.decision import PATIENCE, RESERVATION, Hold
+from makeway.model.decision import PATIENCE, RESERVATION
 from makeway.model.queue import QueueName
 from makeway.model.workload import Workload, WorkloadId
 
@@ -76,7 +76,7 @@ class Serving:
         self.reserved: set[WorkloadId] = set()
         nominator.reserved = self.reserved
         self._claim_reservations()
-        self._broken: list[Hold] = []
+        self._broken: list[tuple[WorkloadId, WorkloadId | None]] = []
         for held in self.holds.victims():
             self.victims.add(held)
 
@@ -139,7 +139,7 @@ class Serving:
             if self.holds.comes_true(entry.workload.id):
                 self._go_on_waiting(entry)
                 return
-            self._broken.append(self.holds.end(entry.workload.id, because="its room was taken"))
+            self._break(entry.workload.id)
         if self.policy.recompute_overlaps and self._overlaps(entry):
             self.nominator.look_again(entry, without=self.victims)
         proposal = entry.proposal
@@ -322,11 +322,15 @@ class Serving:
                 return False
         for key in broken:
             self._withdraw_claim(key)
-            self._broken.append(self.holds.end(key, because=f"taken by {entry.workload.id}"))
+            self._break(key, entry.workload.id)
         return True
 
-    def broken_holds(self) -> list[Hold]:
-        """Since it was last asked."""
+    def _break(self, holder: WorkloadId, taker: WorkloadId | None = None) -> None:
+        self.holds.end(holder)
+        self._broken.append((holder, taker))
+
+    def broken_holds(self) -> list[tuple[WorkloadId, WorkloadId | None]]:
+        """Since it was last asked: whose, and who took the room where that is known."""
         broken, self._broken = self._broken, []
         return broken
 

@@ -82,6 +82,16 @@ def _limited_container(container: Json, limits: Limits) -> Object:
     return {**container, "resources": {**resources, **made}}
 
 
+def refusal(workload: Json, limits: Limits) -> str:
+    """Of the first pod set whose pods the API would refuse."""
+    for index, pod_set in enumerate(spec(workload).get("podSets") or []):
+        path = f"spec.podSets[{index}].template.spec"
+        said = trouble(pod_set["template"].get("spec") or {}, limits, path)
+        if said:
+            return said
+    return ""
+
+
 def trouble(pod_spec: Json, limits: Limits, path: str) -> str:
     """Why the API would refuse such a pod, in Kueue's words; empty when it would not."""
     checks = (

@@ -17,7 +17,7 @@ from typing import Final
 
 from makeway.client import ApiError, Client, Reflector, UnreachableError
 from makeway.client.watch import DELETED
-from makeway.control.config import Configuration, policy_of
+from makeway.control.config import Configuration, notes, policy_of
 from makeway.control.loop import Loop, OnCycle
 from makeway.control.ports import Clock
 from makeway.control.record import Recorder
@@ -490,6 +490,8 @@ async def run_scheduler(
 ) -> None:
     """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
     cluster = KubeCluster(client, config, clock, queues_are_ours=queues_are_ours)
+    for note in notes(config):
+        log.warning("%s", note)
 
     def watch(state: State, plan: Plan, now: float) -> None:
         cluster.observe(state)

@@ -71,6 +71,8 @@ class Applier:
         for admit in admits:
             chains += _about(admit.workload, self._admit(admit, now))
         chains += self._evictions(plan, now, on_record=on_record)
+        for holder, taker in plan.lost_holds:
+            chains += _about(holder, [self.evictor.lost(holder, taker, now)])
         held = {*self._untold, *(hold.workload for hold in plan.holds)}
         late = self.publisher.late({decision.workload for decision in plan.decisions})
         for wait in (*refused, *plan.waits, *late):

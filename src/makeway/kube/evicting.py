@@ -310,6 +310,17 @@ class Evictor:
         )
         return Create(kind="Preemption", obj=record)
 
+    def lost(self, holder: WorkloadId, taker: WorkloadId, now: float) -> list[Action]:
+        """Somebody stronger took the room that was made for it: its records say so, and keep nothing for it any more."""
+        stronger = self._projection.workload(taker)
+        rank = f" (priority {stronger.rank})" if stronger is not None else ""
+        message = f"{taker}{rank} took the room"
+        return [
+            patch_status("Preemption", record, change)
+            for record in self._copy.by("open preemptions", holder)
+            if (change := preemption.progress(record, "Cancelled", message, now))
+        ]
+
     def _afterwards(self, evict: Evict) -> str:
         """What will become of a victim when it has stopped; without an owner that brings it back it is over."""
         if evict.keeps is not None:

@@ -1,7 +1,7 @@
 """A preemption on its way: victims told, victims leaving, room taken; or given up.
 
 Planned → Evicting (some victim was told) → Draining (all were told, some still hold room) → Placed. Expired when the hold
-ran out first, Cancelled when whoever asked is gone or over.
+ran out first, Cancelled when whoever asked is gone or over, or when somebody stronger took the room.
 """
 
 from __future__ import annotations

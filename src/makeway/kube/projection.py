@@ -416,7 +416,12 @@ class Projection:
     def _queued(self, found: Json) -> Workload:
         """A Workload object, with what its owner says about it."""
         pod_sets, refused = self._asked(found)
-        read = workload.read(_without_promises({**found, "spec": {**spec(found), "podSets": []}}))
+        gate = self._world.config.feature_gates.get
+        read = workload.read(
+            _without_promises({**found, "spec": {**spec(found), "podSets": []}}),
+            priority_boost=gate("PriorityBoost", False),
+            reclaimable_pods=gate("ReclaimablePods", True),
+        )
         read = msgspec.structs.replace(read, pod_sets=pod_sets)
         owner = self._world.owner_of(found)
         template = ((spec(found).get("podSets") or [{}])[0]).get("template") or {}

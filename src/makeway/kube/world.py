@@ -112,13 +112,8 @@ class World:
 
     def refusal(self, workload: Json) -> str:
         """Why the API would refuse its pods; empty when it would not."""
-        found = limits.summarize(self.copy.by("limit ranges", namespace(workload)))
-        for index, pod_set in enumerate(spec(self.counted(workload)).get("podSets") or []):
-            path = f"spec.podSets[{index}].template.spec"
-            said = limits.trouble(pod_set["template"].get("spec") or {}, found, path)
-            if said:
-                return said
-        return ""
+        ranges = self.copy.by("limit ranges", namespace(workload))
+        return limits.refusal(self.counted(workload), limits.summarize(ranges))
 
     def local_queue_of(self, workload: Json) -> Object | None:
         return self.copy.get(

@@ -96,6 +96,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ended_holds: tuple[
         WorkloadId, ...
     ] = ()  # whose victims did not leave in time, or whose room came otherwise
+    lost_holds: tuple[
+        tuple[WorkloadId, WorkloadId], ...
+    ] = ()  # those of them whose room somebody of higher priority took, and who
     wake_at: float | None = None  # look again then, even if nothing happens
 
     @property

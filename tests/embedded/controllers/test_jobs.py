@@ -255,8 +255,12 @@ def test_pod_failure_policy_ignores_disruptions() -> None:
     evicted = pod("p", "Failed", code=137, disrupted="PreemptionByScheduler")
     seen = look(obj, [evicted])
     assert seen.released == ["p"]
-    assert len(seen.created) == 1
     assert "failed" not in (seen.status.get("uncountedTerminatedPods") or {})
+    # Like any other attempt, the next one comes after a while.
+    step, backoff = reconcile(obj, [evicted], NOW)
+    assert seen.created == []
+    assert step.look_again_at == backoff.until() > NOW
+    assert len(look(obj, [], backoff.until(), backoff).created) == 1
 
 
 def test_pod_failure_policy_fails_the_job() -> None:

@@ -117,7 +117,7 @@ class Applier:
 
 
 def _said(verb: str, obj: Object, owner: Object) -> str:
-    """As Kubernetes words it, where StatefulSets have words of their own."""
+    """As Kubernetes words it, where StatefulSets and CronJobs have words of their own."""
     kind = str(obj.get("kind") or "object")
     if owner.get("kind") == "StatefulSet" and kind == "PersistentVolumeClaim":
         pod = name_of(obj)[name_of(obj).index(f"-{name_of(owner)}-") + 1 :]
@@ -126,4 +126,6 @@ def _said(verb: str, obj: Object, owner: Object) -> str:
         )
     if owner.get("kind") == "StatefulSet":
         return f"{verb} {kind} {name_of(obj)} in StatefulSet {name_of(owner)} successful"
+    if owner.get("kind") == "CronJob":
+        return f"{verb}d job {name_of(obj)}"
     return f"{verb}d {kind.lower()}: {name_of(obj)}"

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from makeway.client import Client
 from makeway.client.resource import (
+    CRON_JOBS,
+    DAEMON_SETS,
     DEPLOYMENTS,
     JOB_SETS,
     JOBS,
@@ -35,6 +37,8 @@ from makeway.client.resource import (
 from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock
 from makeway.embedded.controllers import (
+    cronjobs,
+    daemonsets,
     deployments,
     jobs,
     jobsets,
@@ -105,9 +109,11 @@ class Controllers:
             for resource, kind in (
                 (PODS, "Pod"),
                 (JOBS, "Job"),
+                (CRON_JOBS, "CronJob"),
                 (REPLICA_SETS, "ReplicaSet"),
                 (DEPLOYMENTS, "Deployment"),
                 (STATEFUL_SETS, "StatefulSet"),
+                (DAEMON_SETS, "DaemonSet"),
                 (JOB_SETS, "JobSet"),
                 (LEADER_WORKER_SETS, "LeaderWorkerSet"),
                 *((_home(JOB_KINDS[kind]), kind) for kind in (*training.RUN_HERE, *OPERATED)),
@@ -124,6 +130,10 @@ class Controllers:
         self._backoffs: dict[str, jobs.Backoff] = {}
         self._models = self._kind("model-controller", MODELS, PODS, "Model", self._look_at_model)
         self.mirrors[PRIORITY_CLASSES].listen(self._on_priority_class)
+        self._daemons = self._kind(
+            "daemonset-controller", DAEMON_SETS, PODS, "DaemonSet", self._look_at_daemons
+        )
+        self.mirrors[NODES].listen(self._on_node)
         self._kinds: list[_Kind] = [
             self._kind("job-controller", JOBS, PODS, "Job", self._look_at_job),
             self._kind(
@@ -137,6 +147,7 @@ class Controllers:
                 self._look_at_deployment,
             ),
             self._models,
+            self._daemons,
             self._kind(
                 "statefulset-controller",
                 STATEFUL_SETS,
@@ -144,6 +155,7 @@ class Controllers:
                 "StatefulSet",
                 self._look_at_stateful_set,
             ),
+            self._simple("cronjob-controller", CRON_JOBS, JOBS, cronjobs.reconcile),
             self._simple("jobset-controller", JOB_SETS, JOBS, jobsets.reconcile),
             self._simple(
                 "leaderworkerset-controller", LEADER_WORKER_SETS, PODS, leaderworkersets.reconcile
@@ -270,6 +282,15 @@ class Controllers:
         return statefulsets.reconcile(
             owner, pods, lambda name: claims.get(namespace_of(owner), name)
         )
+
+    def _look_at_daemons(self, owner: Object | None, pods: list[Object]) -> Plan:
+        nodes = list(self.mirrors[NODES].all())
+        return Plan() if owner is None else daemonsets.reconcile(owner, pods, nodes)
+
+    def _on_node(self, _: str, __: Object) -> None:
+        """It may be one more place, or one less."""
+        for owner in self.mirrors[DAEMON_SETS].all():
+            self._daemons.enqueue(owner)
 
     def _size_of_owner(self, pod: Object) -> int | None:
         """How many pods the pod's owner wants, where it is of a kind that has a size."""

@@ -35,6 +35,7 @@ from makeway.embedded.controllers.plan import (
     plan,
     soonest,
 )
+from makeway.embedded.controllers.podfailure import stopped_with_the_machine
 from makeway.embedded.objects import (
     active,
     condition,
@@ -85,6 +86,10 @@ def reconcile(
 def release_orphans(pods: list[Object]) -> Plan:
     """The Job is gone: nobody will count its pods, so nothing must hold them."""
     return plan([release(pod) for pod in pods if tracked(pod)])
+
+
+def _waited_for(pod: Object) -> bool:
+    return phase(pod) != "Succeeded" and not stopped_with_the_machine(pod)
 
 
 def _after_the_end(job: Object, pods: list[Object], now: float) -> Plan:
@@ -155,9 +160,11 @@ class _Look:
     def _remember(self, ended: Verdicts) -> None:
         if ended.succeeded:
             self.backoff = Backoff()
-        if ended.failed:
-            last = max(ended_at(pod, self.now) for pod in ended.failed)
-            self.backoff = Backoff(self.backoff.failures + len(ended.failed), last)
+        # A failure that a rule ignores counts for nothing, but the next attempt waits all the same.
+        failed = [*ended.failed, *(pod for pod in ended.ignored if _waited_for(pod))]
+        if failed:
+            last = max(ended_at(pod, self.now) for pod in failed)
+            self.backoff = Backoff(self.backoff.failures + len(failed), last)
 
     # Deciding
 

@@ -4,6 +4,9 @@ fixed.
 
 from __future__ import annotations
 
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from makeway.kinds.schedule import parse_schedule
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
 from makeway.kinds.serving.queueing import (
@@ -22,7 +25,6 @@ from makeway.kinds.serving.refusal import (
 from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
 _NO_LIMIT = 2147483647
-_SCHEDULE_FIELDS = 5  # minute, hour, day of month, month, day of week
 
 
 class JobRules(Rules):
@@ -179,11 +181,33 @@ class CronJobRules(Rules):
 
     def validate(self, obj: Obj) -> list[Cause]:
         causes = metadata_causes(obj, subdomain_problems)
-        schedule = obj["spec"].get("schedule")
-        if not schedule:
+        spec = obj["spec"]
+        if not spec.get("schedule"):
             causes.append(required("spec.schedule"))
-        elif not schedule.startswith("@") and len(schedule.split()) != _SCHEDULE_FIELDS:
-            fields = schedule.split()
-            why = f"expected exactly {_SCHEDULE_FIELDS} fields, found {len(fields)}: [{' '.join(fields)}]"
-            causes.append(invalid_value("spec.schedule", schedule, why))
+        else:
+            causes += _schedule_causes(str(spec["schedule"]))
+        if spec.get("timeZone") is not None:
+            causes += _zone_causes(str(spec["timeZone"]))
+        if spec.get("concurrencyPolicy") not in _CONCURRENCY:
+            policy = spec.get("concurrencyPolicy")
+            causes.append(unsupported("spec.concurrencyPolicy", policy, _CONCURRENCY))
         return causes
+
+
+_CONCURRENCY = ("Allow", "Forbid", "Replace")
+
+
+def _schedule_causes(schedule: str) -> list[Cause]:
+    try:
+        parse_schedule(schedule)
+    except ValueError as error:
+        return [invalid_value("spec.schedule", schedule, str(error))]
+    return []
+
+
+def _zone_causes(zone: str) -> list[Cause]:
+    try:
+        ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return [invalid_value("spec.timeZone", zone, f"unknown time zone {zone}")]
+    return []
