@@ -3,7 +3,7 @@ kube-scheduler where it is to be compared with.
 
 Everything lives in one temporary folder: data, certificates, logs, a kubeconfig per identity, the
 audit log. It is ready some five seconds after its start and leaves nothing behind. There is no
-kubelet: nodes are pretended by makeway's own runner.
+kubelet: nodes are pretended by makeway's own runner, which by hand runs as long as the rest.
 
     with ControlPlane.start() as plane:
         subprocess.run(["kubectl", "get", "nodes"], env={"KUBECONFIG": str(plane.kubeconfig)})
@@ -14,6 +14,7 @@ kubelet: nodes are pretended by makeway's own runner.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import datetime
 import ipaddress
@@ -39,6 +40,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 from tools.kube_binaries import BinariesMissingError, binaries, tell_on_terminal
+
+from makeway.client import Client, Resource, from_kubeconfig
+from makeway.embedded.node.pretend import run_pretended
 
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 10.0
@@ -421,6 +425,21 @@ def _certificate(
 # ---- by hand -------------------------------------------------------------------------------------
 
 
+async def _pretend_until_told(plane: ControlPlane) -> None:
+    """Nodes with KWOK's annotation look as if they ran their pods, until Ctrl-C."""
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    async with Client(from_kubeconfig(plane.kubeconfig)) as admin:
+        roles = Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings", False)
+        await admin.create(roles, kubelet_rights())
+    async with Client(from_kubeconfig(plane.kubeconfig_of(KUBELETS)), user_agent=KUBELETS) as nodes:
+        pretending = asyncio.create_task(run_pretended(nodes))
+        await told.wait()
+        pretending.cancel()
+        await asyncio.gather(pretending, return_exceptions=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--scheduler", action="store_true", help="also start kube-scheduler")
@@ -430,7 +449,7 @@ def main() -> None:
         with ControlPlane.start(scheduler=options.scheduler) as plane:
             print(f"ready after {time.monotonic() - began:.1f} s", file=sys.stderr)
             print(f"export KUBECONFIG={plane.kubeconfig}", flush=True)
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+            asyncio.run(_pretend_until_told(plane))
     except (BinariesMissingError, NotReadyError) as error:
         print(error, file=sys.stderr)
         sys.exit(1)

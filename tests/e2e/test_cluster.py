@@ -22,11 +22,18 @@ from tools.control_plane import free_port
 
 from makeway.certificates import make_certificates
 from makeway.client import ApiError, Client, from_kubeconfig
-from makeway.client.resource import LEASES, NAMESPACES, PODS, SERVICE_ACCOUNTS
+from makeway.client.resource import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    LEASES,
+    NAMESPACES,
+    PODS,
+    SERVICE_ACCOUNTS,
+)
 from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
 from makeway.control.config import Configuration, FairSharing
 from makeway.kube.install import DEFINITIONS, install, uninstall
-from makeway.kube.manifests import LEASE, NAMESPACE, Options
+from makeway.kube.manifests import LEASE, NAME, NAMESPACE, Options
 from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
 from makeway.kube.policies import policies
 from makeway.kube.resources import RESOURCES
@@ -503,6 +510,28 @@ async def test_installing_twice_changes_nothing_and_others_definitions_stay() ->
         finally:
             ours = {"metadata": {"labels": {"app.kubernetes.io/part-of": "makeway"}}}
             await world.admin.patch(DEFINITIONS, foreign["metadata"]["name"], ours)
+
+
+async def test_an_upgrade_keeps_what_it_is_not_told_to_change() -> None:
+    async with kube_backend() as world:
+        clock, said = SystemClock(), list[str]()
+        first = Options(image="registry.example.com/makeway:dev", replicas=0, config=CONFIG)
+        await install(world.admin, first, clock, said.append)
+        try:
+            await install(world.admin, Options(), clock, said.append)
+            deployment = await world.admin.get(DEPLOYMENTS, NAME, NAMESPACE)
+            (container,) = deployment["spec"]["template"]["spec"]["containers"]
+            assert container["image"] == "registry.example.com/makeway:dev"
+            assert "The image stays registry.example.com/makeway:dev; another one: --image" in said
+            assert deployment["spec"]["replicas"] == 0
+            config = await world.admin.get(CONFIG_MAPS, NAME, NAMESPACE)
+            assert config["data"]["config.yaml"] == CONFIG
+        finally:
+            await uninstall(world.admin, Options(), said.append)
+            await back_again(world.admin)
+
+
+CONFIG = "makeway: {schedulerNames: [makeway, koord-scheduler]}\n"
 
 
 async def versions(world: Kube) -> dict[str, str]:

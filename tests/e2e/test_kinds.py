@@ -224,3 +224,23 @@ async def test_sets_without_a_queue_are_all_or_nothing() -> None:
 
         await box.until(all_wait, what="seven pods that need 7 of 5 CPUs wait and are told")
         assert await running(box, "serve-0", "serve-0-1")()
+
+
+async def test_a_daemonset_has_a_pod_on_every_node() -> None:
+    daemons = f"""
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {{name: agent}}
+spec:
+  selector: {{matchLabels: {{app: agent}}}}
+  template:
+    metadata: {{labels: {{app: agent}}}}
+    spec: {{containers: {CONTAINERS}}}
+"""
+    async with machine() as box:
+        await box.apply(NODE + "---" + daemons)
+        await box.until(running(box, "agent-"), what="one node, one pod")
+        await box.apply(NODE.replace("node-1", "node-2"))
+        await box.until(running(box, "agent-", "agent-"), what="two nodes, two pods")
+        nodes = {pod["spec"]["nodeName"] for pod in await box.list("pods")}
+        assert nodes == {"node-1", "node-2"}

@@ -21,15 +21,14 @@ from makeway.kube.manifests import Options, manifests
 Work = Callable[[Client], Awaitable[object]]
 
 
-def options_from(namespace: str, image: str | None, replicas: int, config: Path | None) -> Options:
+def options_from(
+    namespace: str, image: str | None, replicas: int | None, config: Path | None
+) -> Options:
     text = ""
     if config is not None:
         load(config)  # a mistake is better told here than in the log of a pod
         text = config.read_text()
-    given = Options(namespace=namespace, replicas=replicas, config=text)
-    if image is None:
-        return given
-    return Options(namespace=namespace, replicas=replicas, config=text, image=image)
+    return Options(namespace=namespace, replicas=replicas, config=text, image=image or "")
 
 
 def install(kubeconfig: str, options: Options, *, dry_run: bool, webhook: bool = False) -> None:

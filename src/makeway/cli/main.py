@@ -417,9 +417,17 @@ OwnNamespaceOption = Annotated[
     str, typer.Option("--namespace", "-n", help="The namespace that makeway itself lives in.")
 ]
 ImageOption = Annotated[
-    str | None, typer.Option(help="The image to run. Default: makeway of this version.")
+    str | None,
+    typer.Option(
+        help="The image to run. Default: the one that is installed, or makeway of this version."
+    ),
 ]
-ReplicasOption = Annotated[int, typer.Option(help="How many replicas; one of them decides.")]
+ReplicasOption = Annotated[
+    int | None,
+    typer.Option(
+        help="How many replicas; one of them decides. Default: as many as there are, or 2."
+    ),
+]
 ClusterConfigOption = Annotated[
     Path | None,
     typer.Option(help="Configuration file: Kueue's Configuration, with a makeway: section."),
@@ -431,7 +439,7 @@ def install(
     kubeconfig: KubeconfigOption = "",
     namespace: OwnNamespaceOption = "makeway-system",
     image: ImageOption = None,
-    replicas: ReplicasOption = 2,
+    replicas: ReplicasOption = None,
     config: ClusterConfigOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the manifests instead of applying them.")
@@ -456,7 +464,7 @@ def upgrade(
     kubeconfig: KubeconfigOption = "",
     namespace: OwnNamespaceOption = "makeway-system",
     image: ImageOption = None,
-    replicas: ReplicasOption = 2,
+    replicas: ReplicasOption = None,
     config: ClusterConfigOption = None,
 ) -> None:
     """Bring an installed makeway to this version. Workloads go on meanwhile."""

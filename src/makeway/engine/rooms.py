@@ -63,7 +63,9 @@ class Rooms:
         self.going: dict[PodId, Pod] = {}  # who is leaving, those of this cycle included
         self._going_order: list[PodId] = []
         self._counted = 0
-        self._coming: dict[int, Vector] = {}
+        self.gone_by = 0.0  # when the last of them has to be gone
+        self._coming_at: dict[int, int] = {}  # node row -> line of what will be free there
+        self._coming: Rows = np.zeros((0, 0), np.int64)
         self._unpromised: list[tuple[NodeName, Vector]] = []  # promises to those who fell
         self._leave(state.occupancy.leaving.values())
         # Pods that jobs were told to give up, in this cycle or before, and whose quota is still counted.
@@ -179,20 +181,27 @@ class Rooms:
 
     def _room_on_its_way(self) -> tuple[Rows, Rows]:
         """What those who are leaving will give back, row by row; counted once for each who joins them."""
-        width = len(self.table.columns)
         while self._counted < len(self.going):
             pod = self.going[self._going_order[self._counted]]
             self._counted += 1
             row = self.table.row_of.get(pod.node) if pod.node is not None else None
             if row is not None:
-                before = self._coming.get(row)
                 need = self.table.need(pod.shape)
-                self._coming[row] = need if before is None else before + need
-        rows = np.array(list(self._coming), np.int64)
-        amounts = np.zeros((len(rows), width), np.int64)
-        for i, amount in enumerate(self._coming.values()):
-            amounts[i, : len(amount)] = amount
-        return rows, -amounts
+                line = self._coming_at.setdefault(row, len(self._coming_at))
+                self._make_lines(line + 1)
+                self._coming[line, : len(need)] += need
+        count = len(self._coming_at)
+        self._make_lines(count)
+        return np.fromiter(self._coming_at, np.int64, count), -self._coming[:count]
+
+    def _make_lines(self, count: int) -> None:
+        """Twice as many as there were, so that making them costs little however many leave."""
+        lines, width = self._coming.shape
+        columns = len(self.table.columns)
+        if count > lines or columns > width:
+            grown = np.zeros((max(count, 2 * lines) if count > lines else lines, columns), np.int64)
+            grown[:lines, :width] = self._coming
+            self._coming = grown
 
     # --- is there room? ---
 
@@ -342,6 +351,7 @@ class Rooms:
             if pod.id not in self.going:
                 self.going[pod.id] = pod
                 self._going_order.append(pod.id)
+                self.gone_by = max(self.gone_by, pod.gone_by or 0.0)
 
     def _already_fallen(self, roster: Roster) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         mask = np.zeros(len(roster), np.bool_)

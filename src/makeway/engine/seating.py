@@ -418,7 +418,7 @@ class Seating(Rooms):
             self._fall(victim)
         if room.comes_at is not None:
             longest = room.comes_at - self.now
-        gone_by = max([self.now + longest, *(pod.gone_by or 0.0 for pod in self.going.values())])
+        gone_by = max(self.now + longest, self.gone_by)
         self.end_hold(workload.id)
         hold = Hold(
             workload=workload.id,

@@ -21,6 +21,9 @@ from makeway.control.ports import Clock
 from makeway.errors import UserError
 from makeway.kinds.crds import custom_resource_definitions
 from makeway.kube.manifests import (
+    CONFIG_FILE,
+    DEFAULT_REPLICAS,
+    NAME,
     PART_OF,
     WEBHOOK_SECRET,
     Options,
@@ -137,6 +140,7 @@ async def install(
         options = msgspec.structs.replace(
             options, webhook=await _certificates(client, options, clock)
         )
+    options = await as_it_was(client, options, tell)
     for one in cluster_objects(options):
         await apply(client, one)
     tell(f"makeway is installed in namespace {options.namespace}.")
@@ -165,6 +169,35 @@ async def uninstall(
     else:
         tell("Queues and workloads stay, with their definitions. To delete them too: --definitions")
     await _remove(client, cluster_objects(options)[0])
+
+
+async def as_it_was(client: Client, options: Options, tell: Tell) -> Options:
+    """Whoever says nothing about image, replicas or configuration keeps those of an earlier install."""
+    kept: dict[str, Any] = {}
+    deployment = await _get_if_there(client, "Deployment", options.namespace)
+    if deployment is not None:
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        # A default image is of the version that installed it, and is renewed.
+        if not options.image and not container["image"].startswith(f"{NAME}:"):
+            kept["image"] = container["image"]
+        if options.replicas is None:
+            kept["replicas"] = deployment["spec"].get("replicas", DEFAULT_REPLICAS)
+    config = await _get_if_there(client, "ConfigMap", options.namespace)
+    if config is not None and not options.config:
+        kept["config"] = (config.get("data") or {}).get(CONFIG_FILE, "")
+    if "image" in kept:
+        tell(f"The image stays {kept['image']}; another one: --image")
+    return msgspec.structs.replace(options, **kept)
+
+
+async def _get_if_there(client: Client, kind: str, namespace: str) -> Object | None:
+    """The object of ours of this kind."""
+    try:
+        return await client.get(PLACES[kind], NAME, namespace)
+    except ApiError as error:
+        if not error.not_found:
+            raise
+        return None
 
 
 async def _certificates(client: Client, options: Options, clock: Clock) -> Pems:

@@ -67,11 +67,18 @@ WRITES: Final = (
 )
 
 
+DEFAULT_IMAGE: Final = f"makeway:{__version__}"
+DEFAULT_REPLICAS: Final = 2
+CONFIG_FILE: Final = "config.yaml"
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not said is as it was when makeway is there already, and the default when it is not."""
+
     namespace: str = NAMESPACE
-    image: str = f"makeway:{__version__}"
-    replicas: int = 2
-    config: str = ""  # text of the configuration file; empty: the defaults
+    image: str = ""
+    replicas: int | None = None
+    config: str = ""  # text of the configuration file
     webhook: Pems | None = None  # for API servers without admission policies
 
 
@@ -193,7 +200,7 @@ def _config_map(options: Options) -> Object:
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
         "makeway:\n  schedulerNames: [makeway]\n"
     )
-    return _object("v1", "ConfigMap", NAME, options.namespace, data={"config.yaml": config})
+    return _object("v1", "ConfigMap", NAME, options.namespace, data={CONFIG_FILE: config})
 
 
 def _service(options: Options) -> Object:
@@ -212,10 +219,10 @@ def _deployment(options: Options) -> Object:
     }
     container: Object = {
         "name": NAME,
-        "image": options.image,
+        "image": options.image or DEFAULT_IMAGE,
         "args": [
             "run",
-            "--config=/etc/makeway/config.yaml",
+            f"--config=/etc/makeway/{CONFIG_FILE}",
             f"--listen=0.0.0.0:{PORT}",
             "--log-format=json",
         ],
@@ -277,7 +284,7 @@ def _deployment(options: Options) -> Object:
         NAME,
         options.namespace,
         spec={
-            "replicas": options.replicas,
+            "replicas": DEFAULT_REPLICAS if options.replicas is None else options.replicas,
             "selector": {"matchLabels": SELECTOR},
             "template": {"metadata": {"labels": SELECTOR | PART_OF}, "spec": pod},
         },

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from makeway.client import Client
 from makeway.client.resource import (
     CRON_JOBS,
+    DAEMON_SETS,
     DEPLOYMENTS,
     JOB_SETS,
     JOBS,
@@ -37,6 +38,7 @@ from makeway.client.watch import DELETED
 from makeway.control.clock import SystemClock
 from makeway.embedded.controllers import (
     cronjobs,
+    daemonsets,
     deployments,
     jobs,
     jobsets,
@@ -111,6 +113,7 @@ class Controllers:
                 (REPLICA_SETS, "ReplicaSet"),
                 (DEPLOYMENTS, "Deployment"),
                 (STATEFUL_SETS, "StatefulSet"),
+                (DAEMON_SETS, "DaemonSet"),
                 (JOB_SETS, "JobSet"),
                 (LEADER_WORKER_SETS, "LeaderWorkerSet"),
                 *((_home(JOB_KINDS[kind]), kind) for kind in (*training.RUN_HERE, *OPERATED)),
@@ -127,6 +130,10 @@ class Controllers:
         self._backoffs: dict[str, jobs.Backoff] = {}
         self._models = self._kind("model-controller", MODELS, PODS, "Model", self._look_at_model)
         self.mirrors[PRIORITY_CLASSES].listen(self._on_priority_class)
+        self._daemons = self._kind(
+            "daemonset-controller", DAEMON_SETS, PODS, "DaemonSet", self._look_at_daemons
+        )
+        self.mirrors[NODES].listen(self._on_node)
         self._kinds: list[_Kind] = [
             self._kind("job-controller", JOBS, PODS, "Job", self._look_at_job),
             self._kind(
@@ -140,6 +147,7 @@ class Controllers:
                 self._look_at_deployment,
             ),
             self._models,
+            self._daemons,
             self._kind(
                 "statefulset-controller",
                 STATEFUL_SETS,
@@ -274,6 +282,15 @@ class Controllers:
         return statefulsets.reconcile(
             owner, pods, lambda name: claims.get(namespace_of(owner), name)
         )
+
+    def _look_at_daemons(self, owner: Object | None, pods: list[Object]) -> Plan:
+        nodes = list(self.mirrors[NODES].all())
+        return Plan() if owner is None else daemonsets.reconcile(owner, pods, nodes)
+
+    def _on_node(self, _: str, __: Object) -> None:
+        """It may be one more place, or one less."""
+        for owner in self.mirrors[DAEMON_SETS].all():
+            self._daemons.enqueue(owner)
 
     def _size_of_owner(self, pod: Object) -> int | None:
         """How many pods the pod's owner wants, where it is of a kind that has a size."""

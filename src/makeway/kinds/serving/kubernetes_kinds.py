@@ -18,6 +18,7 @@ from makeway.kinds.serving.conversion import EventsGroup
 from makeway.kinds.serving.custom import DefinitionRules
 from makeway.kinds.serving.events import EventRules
 from makeway.kinds.serving.kind import Kind, Scale, Version
+from makeway.kinds.serving.limitranges import LimitRangeRules
 from makeway.kinds.serving.pods import PodRules
 from makeway.kinds.serving.replicas import (
     DaemonSetRules,
@@ -78,6 +79,7 @@ def _core() -> tuple[Kind, ...]:
             core("LimitRange", printers.LIMIT_RANGE),
             short_names=("limits",),
             generation=False,
+            rules=LimitRangeRules(),
         ),
         Kind(
             "",
@@ -200,7 +202,6 @@ def _apps() -> tuple[Kind, ...]:
             categories=("all",),
             status=True,
             rules=DaemonSetRules(),
-            note="DaemonSets are kept but not run here: there is one machine, write a Deployment",
         ),
         Kind(
             "apps",

@@ -8,6 +8,7 @@ from typing import Any
 from makeway.control.clock import timestamp
 from makeway.kinds.serving import quantity
 from makeway.kinds.serving.kind import Context, Rules
+from makeway.kinds.serving.limitranges import apply_limit_ranges
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
 from makeway.kinds.serving.notice import give_notice
 from makeway.kinds.serving.priority import admit_priority
@@ -17,6 +18,7 @@ from makeway.kinds.serving.queueing import (
     refuse_queue_change_of_pod,
 )
 from makeway.kinds.serving.refusal import Cause, Obj, forbidden_field, webhook_denied
+from makeway.kinds.serving.runtimes import admit_runtime
 from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
 GATED = "Scheduling is blocked due to non-empty scheduling gates"
@@ -42,7 +44,9 @@ class PodRules(Rules):
         account = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
         spec["serviceAccountName"] = spec["serviceAccount"] = account
         _tolerate_lost_nodes(spec)
-        _apply_limit_ranges(obj, context)
+        namespace = obj["metadata"].get("namespace", "")
+        apply_limit_ranges(obj, context.lookup.list("limitranges", namespace))
+        admit_runtime(obj, context)
         admit_priority(obj, context)
         gate_queued_pod(obj, context)
         give_notice(obj)
@@ -129,24 +133,6 @@ def _tolerates_no_execute(toleration: Obj, key: str) -> bool:
         "NoExecute",
         "",
     )
-
-
-def _apply_limit_ranges(obj: Obj, context: Context) -> None:
-    """Defaults that a namespace's LimitRanges give to containers."""
-    namespace = obj["metadata"].get("namespace", "")
-    for limit_range in context.lookup.list("limitranges", namespace):
-        for item in (limit_range.get("spec") or {}).get("limits") or []:
-            if item.get("type") != "Container":
-                continue
-            for container in obj["spec"].get("containers") or []:
-                resources = container["resources"]
-                _fill(resources, "limits", item.get("default"))
-                _fill(resources, "requests", item.get("defaultRequest") or item.get("default"))
-
-
-def _fill(resources: Obj, kind: str, amounts: Any) -> None:
-    for name, amount in (amounts or {}).items():
-        resources.setdefault(kind, {}).setdefault(name, quantity.canonical(amount))
 
 
 def quality_of_service(spec: Obj) -> str:
