@@ -178,6 +178,31 @@ async def test_partial_admission_lowers_parallelism_and_eviction_restores_it() -
     assert b.get("Job", "default/part")["spec"]["suspend"] is True
 
 
+async def test_quota_counts_what_the_configuration_says() -> None:
+    config = """
+resources:
+  excludeResourcePrefixes: [memory]
+  transformations: [{input: example.com/slice, strategy: Replace, outputs: {cpu: "2"}}]
+"""
+    b = board(cpu="5", config=config)
+    asks = job("sliced", "1")
+    requests = {"cpu": "1", "memory": "1Gi", "example.com/slice": "2"}
+    asks["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": requests}
+    for name in ("node-1", "node-2"):
+        sizes = {"cpu": "8", "memory": "64Gi", "pods": "110", "example.com/slice": "4"}
+        b.patch("Node", name, {"status": {"allocatable": sizes, "capacity": sizes}})
+    b.put("Job", asks)
+    await b.settle()
+    given = b.workload_of("sliced")["status"]["admission"]["podSetAssignments"][0]
+    assert given["resourceUsage"] == {"cpu": "5"}
+
+    second = {**asks, "metadata": {**asks["metadata"], "name": "second"}}
+    b.put("Job", second)
+    await b.settle()
+    waits = b.workload_of("second")["status"]
+    assert waits["resourceRequests"] == [{"name": "main", "resources": {"cpu": "5"}}]
+
+
 async def test_unsuspended_by_hand_is_suspended_again() -> None:
     b = board(cpu="1")
     b.put("Job", job("big", "3"))

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from makeway.control.clock import timestamp
+from makeway.engine.demand import Demand
 from makeway.kinds import conditions
 from makeway.kinds.conditions import Conditions
 from makeway.kinds.metadata import Json, Object, seconds, status
 from makeway.model.resources import format_amount
-from makeway.model.workload import Admission, PodSet
+from makeway.model.workload import Admission
 
 QUOTA_RESERVED: Final = "QuotaReserved"
 ADMITTED: Final = "Admitted"
@@ -122,7 +123,7 @@ def wait_for_nodes(workload: Json, reason: str, message: str, now: float) -> Obj
 
 
 def wait(
-    workload: Json, reason: str, message: str, pod_sets: Sequence[PodSet], now: float
+    workload: Json, reason: str, message: str, demands: Sequence[Demand], now: float
 ) -> Object:
     """It has no quota, for this reason; what it asks for stands beside it."""
     changed = Conditions(workload, now)
@@ -134,13 +135,13 @@ def wait(
     patch = changed.patch()
     asked = [
         {
-            "name": pod_set.name,
+            "name": demand.pod_set.name,
             "resources": {
-                resource: format_amount(resource, amount * pod_set.count)
-                for resource, amount in pod_set.shape.requests
+                resource: format_amount(resource, amount)
+                for resource, amount in demand.requests.items()
             },
         }
-        for pod_set in pod_sets
+        for demand in demands
     ]
     if asked and asked != status(workload).get("resourceRequests"):
         patch["resourceRequests"] = asked
