@@ -14,8 +14,10 @@ from makeway.kinds import composing, conditions
 from makeway.kinds.metadata import (
     ADMISSION_GATE,
     GROUP_NAME,
+    GROUPING_PARENTS,
     MANAGED,
     QUEUE_NAME,
+    SUSPENDING_PARENT,
     TOPOLOGY_GATE,
     WORKLOAD,
     Json,
@@ -125,7 +127,9 @@ def queue_name(pod: Json) -> str:
 
 
 def group_name(pod: Json) -> str:
-    """The Kueue pod group it belongs to; the annotation is the newer form."""
+    """The Kueue pod group it belongs to by itself; the annotation is the newer form."""
+    if annotations_of(pod).get(SUSPENDING_PARENT) in GROUPING_PARENTS:
+        return ""
     return annotations_of(pod).get(GROUP_NAME) or labels(pod).get(GROUP_NAME, "")
 
 
