@@ -23,6 +23,7 @@ from makeway.kinds.metadata import (
     ROLE_HASH,
     Json,
     Object,
+    annotations_of,
     controller,
     group_of,
     labels,
@@ -30,6 +31,7 @@ from makeway.kinds.metadata import (
     spec,
     uid,
 )
+from makeway.kinds.nearness import topology_request
 from makeway.kinds.queued import replicas
 
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
@@ -181,7 +183,9 @@ def _pod_set(set_name: str, count: int, template: Json, index_label: str) -> Obj
         "name": set_name,
         "count": count,
         "template": composing.template_from(template.get("metadata") or {}, spec(template)),
-        "topologyRequest": {"podIndexLabel": index_label},
+        "topologyRequest": topology_request(
+            annotations_of(template), {"podIndexLabel": index_label}
+        ),
     }
 
 

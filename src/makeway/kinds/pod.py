@@ -35,6 +35,7 @@ from makeway.kinds.metadata import (
     status,
     uid,
 )
+from makeway.kinds.nearness import topology_request
 from makeway.kinds.pods import read_shape
 from makeway.kinds.promises import CHECKPOINT_ON_TERM, PREFIX, checkpoint
 from makeway.model.node import NodeName
@@ -233,7 +234,7 @@ def pod_sets(pod: Json) -> list[Object]:
             "name": "main",
             "count": 1,
             "template": composing.template_from({}, template_spec(pod), keep_labels=False),
-            "topologyRequest": {"podIndexLabel": POD_INDEX},
+            "topologyRequest": topology_request(annotations_of(pod), {"podIndexLabel": POD_INDEX}),
         }
     ]
 
