@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 from _pytest.mark import ParameterSet
 from tools.kubectl import others
@@ -119,15 +120,38 @@ def test_files_go_in_and_out(kubectl: Kubectl, tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text() == "content"
 
 
+def commands(mark: str) -> list[psutil.Process]:
+    """Running commands of this name, kubectl's own aside."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = process.cmdline()
+            if line[-1:] == [mark] and Path(line[0]).name == "sleep":
+                found.append(process)
+    return found
+
+
 def test_a_command_ends_with_its_client(kubectl: Kubectl) -> None:
-    with pytest.raises(subprocess.TimeoutExpired):
-        kubectl("exec", "box", "--", "sleep", "4321", timeout_s=2)
+    command = [*kubectl.command, "exec", "box", "--", "sleep", "4321"]
+    with subprocess.Popen(command) as one:
+        kubectl.makeway.until("it runs", lambda: commands("4321"))
+        one.kill()
+    kubectl.makeway.until("the command is gone", lambda: not commands("4321"))
 
-    def gone() -> bool:
-        found = subprocess.run(["pgrep", "-fx", "sleep 4321"], capture_output=True, check=False)
-        return found.returncode == 1
 
-    assert kubectl.makeway.until("the command is gone", gone)
+def test_a_command_ends_with_the_server() -> None:
+    with machine_of_its_own("--capacity", "cpu=4,memory=8Gi") as makeway:
+        (makeway.home / "pod.yaml").write_text(POD)
+        makeway("apply", "-f", str(makeway.home / "pod.yaml"))
+        kubectl = Kubectl(makeway, str(kubectl_path()))
+        command = [*kubectl.command, "exec", "box", "--", "sleep", "4322"]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL):
+            (running,) = makeway.until("it runs", lambda: commands("4322"))
+            server = running.parent()
+            assert server is not None
+            server.kill()
+            makeway.until("the command is gone", lambda: not commands("4322"))
+        makeway("up", "--detach")
 
 
 def test_attaching_shows_what_is_written(kubectl: Kubectl) -> None:

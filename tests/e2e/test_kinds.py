@@ -18,13 +18,13 @@ status:
   allocatable: {cpu: "32", memory: 64Gi, pods: "110"}
   capacity: {cpu: "32", memory: 64Gi, pods: "110"}
 """
-HIGH = """
+CLASS = """
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: WorkloadPriorityClass
 metadata: {name: high}
 value: 1000
 """
-QUEUES = "---".join((NODE, cpu_queue("cq", 6, door="queue"), HIGH))
+QUEUES = "---".join((NODE, cpu_queue("cq", 6, door="queue"), CLASS))
 LABELS = "{kueue.x-k8s.io/queue-name: queue}"
 CONTAINERS = "[{name: app, image: busybox, resources: {requests: {cpu: '1'}}}]"
 JOBSET = f"""
@@ -154,6 +154,67 @@ async def test_a_statefulset_starts_in_order_and_comes_back_under_its_names() ->
         await preempted_and_back(box, "db-0", "db-1")
         (workload,) = [w for w in await box.list("workloads") if "db" in w["metadata"]["name"]]
         assert [(s["name"], s["count"]) for s in workload["spec"]["podSets"]] == [("main", 2)]
+
+
+async def test_a_statefulset_at_zero_is_on_hold_and_is_resized_only_by_way_of_it() -> None:
+    async with machine() as box:
+        await box.apply(QUEUES + "---" + STATEFUL)
+        await box.until(running(box, "db-0", "db-1"), what="both run")
+        marks = (await box.get("pod", "db-1"))["metadata"]
+        (workload,) = await box.list("workloads")
+        assert marks["annotations"]["kueue.x-k8s.io/pod-group-name"] == workload["metadata"]["name"]
+        assert marks["annotations"]["kueue.x-k8s.io/pod-group-total-count"] == "2"
+        assert "finalizers" not in marks
+
+        refused = await box.kubectl("scale", "statefulset/db", "--replicas=3", fails=True)
+        assert "spec.replicas: Invalid value: 3: field is immutable" in refused
+
+        async def on_hold() -> bool:
+            (found,) = await box.list("workloads")
+            told = {c["type"]: c["reason"] for c in found["status"]["conditions"]}
+            return told["QuotaReserved"] == "OnHold" and "admission" not in found["status"]
+
+        await box.kubectl("scale", "statefulset/db", "--replicas=0")
+        await box.until(on_hold, what="the Workload waits for pods to be wanted again")
+        await box.until(running(box), what="no pods")
+
+        await box.kubectl("scale", "statefulset/db", "--replicas=3")
+        await box.until(running(box, "db-0", "db-1", "db-2"), what="all three run")
+        (found,) = await box.list("workloads")
+        assert found["metadata"]["uid"] == workload["metadata"]["uid"]
+        assert found["spec"]["podSets"][0]["count"] == 3
+
+
+async def test_pods_of_a_queued_deployment_are_held_by_nothing() -> None:
+    deployment = f"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {{name: web, labels: {LABELS}}}
+spec:
+  replicas: 2
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec: {{containers: {CONTAINERS}}}
+"""
+    async with machine() as box:
+        await box.apply(QUEUES + "---" + deployment)
+
+        async def all_run() -> bool:
+            pods = await box.list("pods")
+            return len(pods) == 2 and all(p["status"]["phase"] == "Running" for p in pods)
+
+        await box.until(all_run, what="both run")
+        pods = await box.list("pods")
+        assert not any(p["metadata"].get("finalizers") for p in pods)
+        first = pods[0]["metadata"]["name"]
+        await box.kubectl("delete", "pod", first)
+
+        async def replaced() -> bool:
+            names = [w["metadata"]["name"] for w in await box.list("workloads")]
+            return await all_run() and len(names) == 2 and not any(first in n for n in names)
+
+        await box.until(replaced, what="another pod queues in its place, and nothing is left of it")
 
 
 async def test_a_kind_without_its_operator_queues_and_says_so() -> None:

@@ -7,7 +7,6 @@ import random
 import pytest
 
 from makeway.kube.actions import Action
-from makeway.kube.resources import RESOURCES
 from tests.kube.board import (
     Board,
     MemoryApi,
@@ -78,16 +77,6 @@ async def before() -> Board:
     return b
 
 
-def reborn(b: Board) -> Board:
-    """A new process that sees the same API."""
-    again = Board()
-    again.clock.time = b.clock.time
-    for kind in RESOURCES:
-        for obj in b.cluster.copy.all(kind):
-            again.put(kind, obj)
-    return again
-
-
 async def live_on(b: Board) -> Board:
     """Victims end when they are deleted; what was started runs."""
     for _ in range(12):
@@ -149,7 +138,7 @@ async def test_killed_after_any_write_a_new_process_goes_on(writes: int) -> None
     try:
         await live_on(b)
     except Killed:
-        b = await live_on(reborn(b))
+        b = await live_on(b.restarted())
 
     seen = outcome(b)
 

@@ -178,6 +178,31 @@ async def test_partial_admission_lowers_parallelism_and_eviction_restores_it() -
     assert b.get("Job", "default/part")["spec"]["suspend"] is True
 
 
+async def test_quota_counts_what_the_configuration_says() -> None:
+    config = """
+resources:
+  excludeResourcePrefixes: [memory]
+  transformations: [{input: example.com/slice, strategy: Replace, outputs: {cpu: "2"}}]
+"""
+    b = board(cpu="5", config=config)
+    asks = job("sliced", "1")
+    requests = {"cpu": "1", "memory": "1Gi", "example.com/slice": "2"}
+    asks["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": requests}
+    for name in ("node-1", "node-2"):
+        sizes = {"cpu": "8", "memory": "64Gi", "pods": "110", "example.com/slice": "4"}
+        b.patch("Node", name, {"status": {"allocatable": sizes, "capacity": sizes}})
+    b.put("Job", asks)
+    await b.settle()
+    given = b.workload_of("sliced")["status"]["admission"]["podSetAssignments"][0]
+    assert given["resourceUsage"] == {"cpu": "5"}
+
+    second = {**asks, "metadata": {**asks["metadata"], "name": "second"}}
+    b.put("Job", second)
+    await b.settle()
+    waits = b.workload_of("second")["status"]
+    assert waits["resourceRequests"] == [{"name": "main", "resources": {"cpu": "5"}}]
+
+
 async def test_unsuspended_by_hand_is_suspended_again() -> None:
     b = board(cpu="1")
     b.put("Job", job("big", "3"))
@@ -348,3 +373,38 @@ async def test_beside_a_living_kueue_its_workloads_are_safe_and_it_says_why() ->
     assert "deletionTimestamp" not in b.get("Pod", "default/train-0")["metadata"]
     (trained,) = [w for w in b.loop.state.workloads.values() if w.local_queue]
     assert trained.protected == "Kueue admitted it, and evicts by its own rules"
+
+
+async def test_pods_that_must_be_near_each_other_run_inside_one_rack_or_wait() -> None:
+    b = board(cpu="100")
+    for number in range(4):
+        name = f"node-{number + 1}"
+        b.put("Node", node(name, cpu="8"))
+        b.patch("Node", name, {"metadata": {"labels": {"rack": f"r{number // 2}"}}})
+    near = {"metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": "rack"}}}
+    for name, pods in (("pair", 2), ("three", 3)):
+        made = job(name, cpu="8", parallelism=pods, completions=pods)
+        made["spec"]["template"] |= near
+        b.put("Job", made)
+    await b.settle()
+
+    request = b.workload_of("pair")["spec"]["podSets"][0]["topologyRequest"]
+    assert request["required"] == "rack"
+    await b.run_pods("pair")
+    nodes = {b.get("Pod", f"default/pair-{n}")["spec"]["nodeName"] for n in range(2)}
+    assert nodes in ({"node-1", "node-2"}, {"node-3", "node-4"})
+    status, reason, message = b.condition(b.workload_of("three"), "QuotaReserved")
+    assert (status, reason) == ("False", "WaitingForNodes")
+    assert "(2 of 3 pods would fit within one rack)" in message
+
+
+async def test_a_topology_that_no_node_has_is_named() -> None:
+    b = board()
+    made = job("lost")
+    made["spec"]["template"]["metadata"] = {
+        "annotations": {"kueue.x-k8s.io/podset-required-topology": "block"}
+    }
+    b.put("Job", made)
+    await b.settle()
+    _, _, message = b.condition(b.workload_of("lost"), "QuotaReserved")
+    assert message == "no node has the label block, within which its pods must be"

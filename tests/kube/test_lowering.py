@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+
+import pytest
 
 from tests.kube.board import (
     Board,
@@ -14,6 +17,7 @@ from tests.kube.board import (
     node,
     priority_class,
 )
+from tests.kube.test_faults import Killed, MortalApi
 
 PREEMPTS: dict[str, Any] = {"preemption": {"withinClusterQueue": "LowerPriority"}}
 COMPLETE = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "done"}
@@ -99,6 +103,59 @@ async def test_a_job_that_was_not_lowered_yet_is_lowered_from_the_record() -> No
     assert fresh.get("Job", "default/elastic")["spec"]["parallelism"] == 4
     assert fresh.condition(fresh.workload_of("high"), "Admitted")[0] == "True"
     assert fresh.condition(fresh.workload_of("elastic"), "Evicted") == ("", "", "")
+
+
+@pytest.mark.parametrize("writes", range(12))
+async def test_killed_after_any_write_the_job_ends_up_lowered_and_nobody_else_falls(
+    writes: int,
+) -> None:
+    b = board(cpu="6")
+    b.put("Job", elastic_job())
+    await b.settle()
+    await b.run_pods("elastic")
+    mortal = MortalApi(b.cluster, b.clock)
+    mortal._numbers = b.api._numbers
+    mortal.left = writes
+    b.api = mortal
+    b.cluster.writer = mortal  # type: ignore[assignment]
+    b.put("Job", job("high", "2", priority="high"))
+    with contextlib.suppress(Killed):
+        await b.settle()
+    b = b.restarted()
+    await b.settle()
+    for key in b.cluster.copy.keys("Pod"):  # those that were told end
+        if "deletionTimestamp" in b.get("Pod", key)["metadata"]:
+            b.drop("Pod", key)
+    await b.settle()
+
+    assert b.get("Job", "default/elastic")["spec"]["parallelism"] == 4
+    assert len(list(b.cluster.copy.keys("Pod"))) == 4
+    victim = b.workload_of("elastic")
+    assert victim["status"]["admission"]["podSetAssignments"][0]["count"] == 4
+    assert b.condition(victim, "Evicted") == ("", "", "")
+    assert b.condition(b.workload_of("high"), "Admitted")[0] == "True"
+    assert [r["status"]["phase"] for r in b.cluster.copy.all("Preemption")] == ["Placed"]
+
+
+async def test_what_was_begun_is_finished_though_the_room_came_from_elsewhere() -> None:
+    b = board(cpu="6")
+    b.put("Job", elastic_job())
+    await b.settle()
+    await b.run_pods("elastic")
+    b.api.refuse = {f"patch Workload {b.workload_of('elastic')['metadata']['name']}"}
+    b.put("Job", job("high", "2", priority="high"))
+    await b.settle()
+    b.put("ClusterQueue", {**b.get("ClusterQueue", "cq"), **cluster_queue(cpu="20", **PREEMPTS)})
+    await b.settle()
+    assert b.condition(b.workload_of("high"), "Admitted")[0] == "True"
+    assert b.get("Job", "default/elastic")["spec"]["parallelism"] == 4
+
+    b.api.refuse = set()
+    await b.wait(5)
+
+    given = b.workload_of("elastic")["status"]["admission"]["podSetAssignments"][0]
+    assert (given["count"], given["resourceUsage"]) == (4, {"cpu": "4"})
+    assert [r["status"]["phase"] for r in b.cluster.copy.all("Preemption")] == ["Placed"]
 
 
 async def test_a_lowered_job_is_whole_again_when_it_is_admitted_anew() -> None:

@@ -12,7 +12,7 @@ from makeway.model.decision import Plan
 from makeway.testing import Harness
 from tests.properties.worlds import World, build, submit
 
-PROPERTIES = 12  # that share the clusters asked for
+PROPERTIES = 14  # that share the clusters asked for
 EXAMPLES = max(1, int(os.environ.get("N", "2000")) // PROPERTIES)
 # Shrinking a failure takes minutes: SHRINK=1 asks for it.
 PHASES = tuple(Phase) if "SHRINK" in os.environ else (Phase.explicit, Phase.generate)

@@ -149,7 +149,8 @@ class Eligible:
             cores_per_gpu=self.policy.cores_per_gpu,
         )
         protected = ""
-        if self.policy.victims == "least-loss":
+        asks = workload.protected or past is not None or workload.checkpoint.min_runtime_s
+        if asks and self.policy.victims == "least-loss":
             grant = self._grant(workload)
             protected, until = protection_of(workload, pods, self.now, grant, past)
             if until is not None:

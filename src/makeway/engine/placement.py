@@ -390,7 +390,7 @@ class Placer:
             result = self._place_one(plain, inside if within is None else within & inside)
             if not isinstance(result, Shortfall):
                 return result
-            best = _better(best, result)
+            best = _better(best, msgspec.structs.replace(result, demand=demand))
         if not request.required:
             return self._place_one(plain, within)
         return best or Shortfall(demand=demand, placed=0)

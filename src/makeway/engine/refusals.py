@@ -26,7 +26,12 @@ class Refusals:
 
     def why_not(self, workload: Workload, shortfall: Shortfall) -> Reason:
         """What no node has, in kube-scheduler's words, and why evicting does not help."""
-        shape = shortfall.demand.shape
+        shape, near = shortfall.demand.shape, shortfall.demand.topology
+        if near is not None and near.required and not self.table.codes(near.level)[1]:
+            message = f"no node has the label {near.level}, within which its pods must be"
+            return Reason(
+                kind="no-nodes-fit", message=message, nodes_total=int(self.table.live.sum())
+            )
         key = (shape, workload.rank)
         known = self._verdicts.get(key)
         if known is None:
@@ -44,6 +49,7 @@ class Refusals:
                     requested=shortfall.demand.count,
                     free=shortfall.placed,
                     nodes=int(self.table.live.sum()),
+                    level=near.level if near is not None and near.required else "",
                 ),
             ),
         )

@@ -6,12 +6,32 @@ delete the pods, and their own controller makes new ones, which wait again. What
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from makeway.kinds import composing
-from makeway.kinds.metadata import Json, Object, controller, group_of, labels, name, spec, uid
+from makeway.kinds.metadata import (
+    GROUP_FAST_ADMISSION,
+    GROUP_INDEX_LABEL,
+    GROUP_NAME,
+    GROUP_SERVING,
+    GROUP_TOTAL,
+    MANAGED,
+    PREBUILT_WORKLOAD,
+    ROLE_HASH,
+    Json,
+    Object,
+    annotations_of,
+    controller,
+    group_of,
+    labels,
+    name,
+    spec,
+    uid,
+)
+from makeway.kinds.nearness import topology_request
 from makeway.kinds.queued import replicas
 
 LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
@@ -34,6 +54,8 @@ class GatedKind:
     plural: str
     gang: bool
     parent: str  # the word on its pods' templates that says who stops and starts them
+    on_hold = ""  # what its Workload says while no pods are wanted; empty: it is deleted then
+    notes: Mapping[str, str] = {}  # on each pod, beside those that say which group it is of
 
     @property
     def component(self) -> str:
@@ -43,6 +65,20 @@ class GatedKind:
 
     def groups(self, owner: Json) -> list[Group]:
         raise NotImplementedError
+
+    def marks(self, group: Group, pod_set: str) -> Object:
+        """What Kueue writes on a pod of a group."""
+        total = sum(int(s["count"]) for s in group.pod_sets)
+        return {
+            "labels": {MANAGED: "true"},
+            "annotations": {
+                GROUP_NAME: group.workload,
+                PREBUILT_WORKLOAD: group.workload,
+                GROUP_TOTAL: str(total),
+                ROLE_HASH: pod_set,
+                **self.notes,
+            },
+        }
 
     def owner_of(self, pod: Json) -> str:
         """The name of this kind's object that a pod belongs to; empty when it belongs to none."""
@@ -70,6 +106,12 @@ class GatedStatefulSet(GatedKind):
     plural = "statefulsets"
     gang = False
     parent = "statefulset"
+    on_hold = "StatefulSet scaled to zero; workload on hold"
+    notes: Mapping[str, str] = {
+        GROUP_FAST_ADMISSION: "true",
+        GROUP_SERVING: "true",
+        GROUP_INDEX_LABEL: POD_INDEX,
+    }
 
     def groups(self, owner: Json) -> list[Group]:
         count = replicas(spec(owner))
@@ -141,7 +183,9 @@ def _pod_set(set_name: str, count: int, template: Json, index_label: str) -> Obj
         "name": set_name,
         "count": count,
         "template": composing.template_from(template.get("metadata") or {}, spec(template)),
-        "topologyRequest": {"podIndexLabel": index_label},
+        "topologyRequest": topology_request(
+            annotations_of(template), {"podIndexLabel": index_label}
+        ),
     }
 
 

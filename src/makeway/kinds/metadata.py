@@ -34,9 +34,12 @@ GROUP_NAME: Final = "kueue.x-k8s.io/pod-group-name"
 GROUP_TOTAL: Final = "kueue.x-k8s.io/pod-group-total-count"
 GROUP_FAST_ADMISSION: Final = "kueue.x-k8s.io/pod-group-fast-admission"
 GROUP_SERVING: Final = "kueue.x-k8s.io/pod-group-serving"
+GROUP_INDEX_LABEL: Final = "kueue.x-k8s.io/pod-group-pod-index-label"
 RETRIABLE_IN_GROUP: Final = "kueue.x-k8s.io/retriable-in-group"
 ROLE_HASH: Final = "kueue.x-k8s.io/role-hash"
 SUSPENDING_PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"
+# Parents that have a Workload for each group of their pods: what stands on a pod is for readers, and makes no group.
+GROUPING_PARENTS: Final = ("statefulset", "leaderworkerset")
 IS_GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
 
 

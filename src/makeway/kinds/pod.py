@@ -14,8 +14,10 @@ from makeway.kinds import composing, conditions
 from makeway.kinds.metadata import (
     ADMISSION_GATE,
     GROUP_NAME,
+    GROUPING_PARENTS,
     MANAGED,
     QUEUE_NAME,
+    SUSPENDING_PARENT,
     TOPOLOGY_GATE,
     WORKLOAD,
     Json,
@@ -33,6 +35,7 @@ from makeway.kinds.metadata import (
     status,
     uid,
 )
+from makeway.kinds.nearness import topology_request
 from makeway.kinds.pods import read_shape
 from makeway.kinds.promises import CHECKPOINT_ON_TERM, PREFIX, checkpoint
 from makeway.model.node import NodeName
@@ -125,7 +128,9 @@ def queue_name(pod: Json) -> str:
 
 
 def group_name(pod: Json) -> str:
-    """The Kueue pod group it belongs to; the annotation is the newer form."""
+    """The Kueue pod group it belongs to by itself; the annotation is the newer form."""
+    if annotations_of(pod).get(SUSPENDING_PARENT) in GROUPING_PARENTS:
+        return ""
     return annotations_of(pod).get(GROUP_NAME) or labels(pod).get(GROUP_NAME, "")
 
 
@@ -229,7 +234,7 @@ def pod_sets(pod: Json) -> list[Object]:
             "name": "main",
             "count": 1,
             "template": composing.template_from({}, template_spec(pod), keep_labels=False),
-            "topologyRequest": {"podIndexLabel": POD_INDEX},
+            "topologyRequest": topology_request(annotations_of(pod), {"podIndexLabel": POD_INDEX}),
         }
     ]
 

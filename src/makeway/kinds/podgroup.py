@@ -35,6 +35,7 @@ from makeway.kinds.metadata import (
     spec,
     terminating,
 )
+from makeway.kinds.nearness import topology_request
 from makeway.kinds.pod import (
     POD_INDEX,
     ended,
@@ -164,7 +165,7 @@ def _role_pod_set(role: str, pod: Json, count: int) -> Object:
         "name": role,
         "count": count,
         "template": template,
-        "topologyRequest": {"podIndexLabel": POD_INDEX},
+        "topologyRequest": topology_request(annotations_of(pod), {"podIndexLabel": POD_INDEX}),
     }
 
 

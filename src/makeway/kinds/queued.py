@@ -15,7 +15,8 @@ import msgspec
 
 from makeway.kinds import composing
 from makeway.kinds.merging import merge_patch
-from makeway.kinds.metadata import Json, Object, group_of, spec
+from makeway.kinds.metadata import Json, Object, annotations_of, group_of, spec
+from makeway.kinds.nearness import topology_request
 
 MAX_POD_SETS: Final = 18
 Find = Callable[[str, str], Object | None]  # kind, key -> another object, such as a runtime
@@ -36,7 +37,7 @@ class Slot(msgspec.Struct, kw_only=True):
     count: int
     template: Object
     min_count: int | None = None
-    topology: Object = {}
+    topology: Object = {}  # how its pods are numbered
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,8 +205,9 @@ def _pod_set(slot: Slot) -> Object:
         "count": slot.count,
         "template": composing.template_from(template.get("metadata") or {}, spec(template)),
     }
-    if slot.topology:
-        pod_set["topologyRequest"] = dict(slot.topology)
+    request = topology_request(annotations_of(template), slot.topology)
+    if request:
+        pod_set["topologyRequest"] = request
     if slot.min_count is not None:
         pod_set["minCount"] = slot.min_count
     return pod_set

@@ -112,9 +112,15 @@ def _held_back(obj: Json) -> str:
     gates = annotations_of(obj).get(ADMISSION_GATED_BY)
     if gates:
         return f"Admission is gated by: {gates}"
+    pod_sets: list[Json] = spec_of(obj).get("podSets") or []
     reserved = condition(obj, "QuotaReserved")
     if reserved is not None and reserved.get("reason") == "OnHold":
         return "Job is on hold"
+    if any((s.get("topologyRequest") or {}).get("podSetSliceRequiredTopology") for s in pod_sets):
+        return (
+            "podset-slice-required-topology is not supported: podset-required-topology keeps the"
+            " whole pod set together"
+        )
     if true_condition(obj, "WaitingForReplacementPods") is not None:
         return "Waiting for replacement pods"
     return ""

@@ -13,6 +13,7 @@ API: Final = "admissionregistration.k8s.io/v1"
 PODS: Final[Resources] = (("", "pods"),)
 JOBS: Final[Resources] = (("batch", "jobs"),)
 ALL_JOBS: Final[Resources] = tuple((kind.group, kind.plural) for kind in JOB_KINDS.values())
+STATEFUL_SETS: Final[Resources] = (("apps", "statefulsets"),)
 DEPLOYMENTS: Final[Resources] = (("apps", "deployments"),)
 
 

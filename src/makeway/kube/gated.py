@@ -9,8 +9,10 @@ from __future__ import annotations
 from makeway.kinds import composing, conditions, pod
 from makeway.kinds.gated import GatedKind, Group
 from makeway.kinds.metadata import (
+    GROUP_NAME,
     Json,
     Object,
+    annotations_of,
     key,
     metadata,
     name,
@@ -47,7 +49,9 @@ def reconcile(kind: GatedKind, owner: Json, world: World, now: float) -> Steps:
     groups = kind.groups(owner)
     wanted = {group.workload for group in groups}
     for known in world.copy.by("workloads by owner", uid(owner)):
-        if name(known) not in wanted:
+        if kind.on_hold and not groups and not terminating(owner):
+            _put_on_hold(known, kind.on_hold, steps, now)
+        elif name(known) not in wanted:
             _retire(known, steps)
     pods = world.copy.by("pods by parent", f"{kind.kind}/{key(owner)}")
     for group in groups:
@@ -62,6 +66,14 @@ def _retire(workload: Json, steps: Steps) -> None:
         steps.actions.append(delete_object("Workload", workload))
     else:
         steps.actions += free("Workload", workload)
+
+
+def _put_on_hold(workload: Json, message: str, steps: Steps, now: float) -> None:
+    """No pods are wanted for now; whoever runs is its controller's to remove."""
+    over = standing.finished(workload) or terminating(workload) or not standing.active(workload)
+    if not over and not standing.on_hold(workload):
+        change = standing.put_on_hold(workload, message, now)
+        steps.actions.append(patch_status("Workload", workload, change))
 
 
 class _Look:
@@ -87,9 +99,11 @@ class _Look:
         self.open = [p for p in pods if not pod.gated_for_admission(p) and not pod.ended(p)]
 
     def take_a_step(self) -> None:
-        for gone in self.pods:
-            if terminating(gone) or pod.ended(gone):
-                self.steps.actions += let_go(gone)
+        for one in self.pods:
+            if terminating(one) or pod.ended(one):
+                self.steps.actions += let_go(one)
+            else:
+                self._mark(one)
         workload = self.world.copy.get("Workload", f"{namespace(self.owner)}/{self.group.workload}")
         if workload is not None and all(o.get("uid") != uid(self.owner) for o in owners(workload)):
             return  # somebody else's, under the name that is ours
@@ -106,6 +120,12 @@ class _Look:
                 self._write_status(workload, standing.release(workload, self.now))
         else:
             self._follow(workload)
+
+    def _mark(self, one: Json) -> None:
+        """Its group stands on the pod, for those who look there."""
+        if annotations_of(one).get(GROUP_NAME) != self.group.workload:
+            marks = self.kind.marks(self.group, self.kind.pod_set_of(one, self.owner))
+            self.steps.actions.append(patch_object("Pod", one, {"metadata": marks}))
 
     def _tell(self, reason: str, note: str, *, warning: bool = False, once: bool = False) -> Tell:
         return tell(
@@ -160,6 +180,9 @@ class _Look:
         reserved = standing.has_quota(workload)
         if not same_pod_sets(self.group.pod_sets, spec(workload).get("podSets") or [], reserved):
             self._rewrite(workload, reserved)
+            return
+        if standing.on_hold(workload):
+            self._write_status(workload, standing.take_off_hold(workload, self.now))
             return
         if not reserved:
             follow_queue(self.owner, workload, self.steps)

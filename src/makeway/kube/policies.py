@@ -45,11 +45,9 @@ _OWNED: Final = " || ".join(
 _NOT_QUEUED_BY_OWNER: Final = _UNOWNED.format(
     owned=f"has(o.controller) && o.controller && ({_OWNED})"
 )
-# Parents whose own controllers make pods anew under the same names, so that nothing must hold the old ones.
-_REPLACED_BY_NAME: Final = (
-    f"(has(object.metadata.annotations) && '{SUSPENDING_PARENT}' in object.metadata.annotations"
-    f" && object.metadata.annotations['{SUSPENDING_PARENT}']"
-    f" in [{', '.join(repr(kind.parent) for kind in GATED_KINDS.values())}])"
+# Parents whose own controllers make pods anew must not wait for the old ones.
+_HAS_PARENT: Final = (
+    f"(has(object.metadata.annotations) && '{SUSPENDING_PARENT}' in object.metadata.annotations)"
 )
 _DEFAULT_SCHEDULER: Final = (
     "!has(object.spec.schedulerName) || object.spec.schedulerName == 'default-scheduler'"
@@ -210,7 +208,7 @@ def _gated(more_labels: str = "") -> str:
     )
     return (
         f'Object{{metadata: Object.metadata{{labels: {{{more_labels}"{MANAGED}": "true"}},'
-        f' finalizers: {_REPLACED_BY_NAME} ? [] : ["{MANAGED}"]}},'
+        f' finalizers: {_HAS_PARENT} ? [] : ["{MANAGED}"]}},'
         f" spec: Object.spec{{schedulingGates: [{gates}], schedulerName: {scheduler}}}}}"
     )
 

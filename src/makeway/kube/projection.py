@@ -499,7 +499,9 @@ class Projection:
         self, found: Json, owner: Json | None, pod_sets: tuple[PodSet, ...], fewest: int | None
     ) -> Gang | None:
         group = owner is not None and bool(pod.group_name(owner))
-        together = group or _together(found, owner or {})
+        # Pods that have to be near each other are placed as one.
+        near = any(pod_set.topology is not None for pod_set in pod_sets)
+        together = group or near or _together(found, owner or {})
         if fewest is not None:
             return Gang(minimums=((pod_sets[0].name, fewest),)) if pod_sets else None
         if not together:

@@ -99,7 +99,7 @@ class Publisher:
         self._deferred.pop(wait.workload, None)
         # Who was not looked at has not been asked what it needs.
         looked_at = message != NOT_ALL_READY and wait.reason.kind not in SILENT
-        asked = model.pod_sets if model is not None and looked_at else ()
+        asked = self._world.asks(model) if model is not None and looked_at else ()
         change = standing.wait(found, reason, message, asked, now)
         was_silent = told.sense[-1] in SILENT
         told.sense, told.left = sense, max(0.0, told.left - 1)

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from makeway.control.clock import timestamp
+from makeway.engine.demand import Demand
 from makeway.kinds import conditions
 from makeway.kinds.conditions import Conditions
 from makeway.kinds.metadata import Json, Object, seconds, status
 from makeway.model.resources import format_amount
-from makeway.model.workload import Admission, PodSet
+from makeway.model.workload import Admission
 
 QUOTA_RESERVED: Final = "QuotaReserved"
 ADMITTED: Final = "Admitted"
@@ -34,6 +35,7 @@ NO_RESERVATION: Final = ("NoReservation", "The workload has no reservation")
 UNSATISFIED: Final = ("UnsatisfiedAdmissionChecks", "The workload has not all checks ready")
 # Evictions after which the workload is in the queue again at once.
 REQUEUES_AT_ONCE: Final = frozenset({"Preempted", "NodeFailures"})
+ON_HOLD: Final = "OnHold"
 
 
 def has_quota(workload: Json) -> bool:
@@ -121,7 +123,7 @@ def wait_for_nodes(workload: Json, reason: str, message: str, now: float) -> Obj
 
 
 def wait(
-    workload: Json, reason: str, message: str, pod_sets: Sequence[PodSet], now: float
+    workload: Json, reason: str, message: str, demands: Sequence[Demand], now: float
 ) -> Object:
     """It has no quota, for this reason; what it asks for stands beside it."""
     changed = Conditions(workload, now)
@@ -133,13 +135,13 @@ def wait(
     patch = changed.patch()
     asked = [
         {
-            "name": pod_set.name,
+            "name": demand.pod_set.name,
             "resources": {
-                resource: format_amount(resource, amount * pod_set.count)
-                for resource, amount in pod_set.shape.requests
+                resource: format_amount(resource, amount)
+                for resource, amount in demand.requests.items()
             },
         }
-        for pod_set in pod_sets
+        for demand in demands
     ]
     if asked and asked != status(workload).get("resourceRequests"):
         patch["resourceRequests"] = asked
@@ -220,12 +222,36 @@ def release(workload: Json, now: float, *, comes_back: bool = True) -> Object:
         changed.set(ADMITTED, False, *kind)
     if changed.get(PODS_READY) is not None and comes_back:
         changed.set(PODS_READY, False, *NOT_READY)
-    patch = changed.patch() | {"admission": None}
+    return changed.patch() | {"admission": None} | _ran_for(workload, now)
+
+
+def _ran_for(workload: Json, now: float) -> Object:
+    """The time that it was admitted, on top of what it had before."""
     since = conditions.since(workload, ADMITTED) if admitted(workload) else None
-    if since is not None:
-        before = int(status(workload).get("accumulatedPastExecutionTimeSeconds") or 0)
-        patch["accumulatedPastExecutionTimeSeconds"] = before + max(0, int(now - since))
-    return patch
+    if since is None:
+        return {}
+    before = int(status(workload).get("accumulatedPastExecutionTimeSeconds") or 0)
+    return {"accumulatedPastExecutionTimeSeconds": before + max(0, int(now - since))}
+
+
+def on_hold(workload: Json) -> bool:
+    return conditions.reason(workload, QUOTA_RESERVED) == ON_HOLD
+
+
+def put_on_hold(workload: Json, message: str, now: float) -> Object:
+    """Its owner wants no pods for now: quota is given back, and it does not queue."""
+    changed = Conditions(workload, now)
+    changed.set(QUOTA_RESERVED, False, ON_HOLD, message)
+    if changed.get(ADMITTED) is not None:
+        changed.set(ADMITTED, False, *NO_RESERVATION)
+    return changed.patch() | {"admission": None} | _ran_for(workload, now)
+
+
+def take_off_hold(workload: Json, now: float) -> Object:
+    changed = Conditions(workload, now)
+    message = "Workload no longer on hold; waiting for quota reservation"
+    changed.set(QUOTA_RESERVED, False, "PendingEvaluation", message)
+    return changed.patch()
 
 
 def requeue(workload: Json, value: bool, reason: str, message: str, now: float) -> Object:

@@ -17,7 +17,15 @@ from makeway.kinds.metadata import (
     PRIORITY_CLASS,
     QUEUE_NAME,
 )
-from makeway.kube.arriving import ALL_JOBS, API, JOBS, PODS, Resources, resource_rules
+from makeway.kube.arriving import (
+    ALL_JOBS,
+    API,
+    JOBS,
+    PODS,
+    STATEFUL_SETS,
+    Resources,
+    resource_rules,
+)
 
 Object = dict[str, Any]
 Rule = tuple[str, str]  # what has to be true, and what is said where it is not
@@ -40,6 +48,7 @@ def validating_policies() -> list[Object]:
         _policy("makeway-keep-queue-of-jobs", JOBS, changed, _kept_by_jobs()),
         _policy("makeway-check-queued-pods", PODS, made, _groups_of_pods()),
         _policy("makeway-keep-queue-of-pods", PODS, changed, _kept_by_pods()),
+        _policy("makeway-keep-size-of-sets", STATEFUL_SETS, changed, [_size_of_sets()]),
     ]
 
 
@@ -106,6 +115,16 @@ def _kept_by_jobs() -> list[Rule]:
             ),
         ),
     ]
+
+
+def _size_of_sets() -> Rule:
+    """What is admitted as a whole is switched on and off as a whole."""
+    queued = f"{_label(QUEUE_NAME, 'oldObject')} != ''"
+    is_, was = "object.spec.replicas", "oldObject.spec.replicas"
+    return (
+        f"!({queued}) || {is_} == {was} || {is_} == 0 || {was} == 0",
+        f"'spec.replicas: Invalid value: ' + string({is_}) + ': field is immutable'",
+    )
 
 
 def _groups_of_pods() -> list[Rule]:

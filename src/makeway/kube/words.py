@@ -62,7 +62,10 @@ def waiting(reason: Reason) -> str:
         return f"{lack.free} of the {lack.requested} pods that it needs at once exist"
     if reason.verdicts or reason.nodes_total:
         pods = next((s for s in reason.shortages if s.resource == "pods"), None)
-        room = f" ({pods.free} of {pods.requested} pods would fit)" if pods is not None else ""
+        room = ""
+        if pods is not None:
+            near = f" within one {pods.level}" if pods.level else ""
+            room = f" ({pods.free} of {pods.requested} pods would fit{near})"
         return f"The quota is there, the nodes are not{room}: {fit_error(reason)}"
     return reason.cheapest or reason.kind.replace("-", " ")
 

@@ -393,8 +393,8 @@ def _queue_trouble(workload: Json, world: World, _steps: Steps, now: float) -> P
     refused = world.refusal(workload)
     if not refused:
         return None
-    pod_sets = read(world.counted(workload)).pod_sets
-    change = standing.wait(workload, "Misconfigured", refused, pod_sets, now)
+    asked = world.asks(read(world.counted(workload)))
+    change = standing.wait(workload, "Misconfigured", refused, asked, now)
     told = Tell(
         about=about("Workload", workload),
         type="Warning",

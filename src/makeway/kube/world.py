@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from makeway.control.config import Configuration
+from makeway.control.config import Configuration, policy_of
+from makeway.engine.demand import Demand, demands
 from makeway.kinds import composing, limits, pod, podgroup, preemption, sets, volumes
 from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kinds.gated import GATED_KINDS, GatedKind
@@ -29,6 +30,7 @@ from makeway.kinds.metadata import (
 from makeway.kube import standing
 from makeway.kube.copy import LocalCopy
 from makeway.kube.resources import POD_GROUPS
+from makeway.model.workload import Workload
 
 OWNERS = frozenset({"Pod", *JOB_KINDS, *GATED_KINDS})
 MOST_OWNERS = 8  # one above the other
@@ -41,6 +43,7 @@ class World:
     ) -> None:
         self.copy = copy
         self.config = config
+        self._policy = policy_of(config)
         # False while Kueue runs: it admits, suspends and evicts what is queued; only nodes are ours.
         self.queues_are_ours = queues_are_ours
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
@@ -109,6 +112,10 @@ class World:
             for pod_set in pod_sets
         ]
         return {**workload, "spec": {**spec(workload), "podSets": fixed}}
+
+    def asks(self, workload: Workload) -> tuple[Demand, ...]:
+        """What it asks of quota, as the configuration has it counted."""
+        return demands(workload, policy=self._policy)
 
     def refusal(self, workload: Json) -> str:
         """Why the API would refuse its pods; empty when it would not."""

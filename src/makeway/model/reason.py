@@ -54,6 +54,7 @@ class Shortage(msgspec.Struct, frozen=True, kw_only=True):
     flavor: str = ""
     queue: str = ""
     nodes: int = 0  # nodes that were asked
+    level: str = ""  # inside one domain of this node label
 
 
 class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import os
 import pty
 import shutil
 import signal
 import struct
+import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +40,8 @@ from makeway.kinds.serving.columns import at
 from makeway.kinds.serving.refusal import Obj, Refusal, bad_request
 
 CHUNK: Final = 32 * 1024
+_LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PARENT_DEATH_SIGNAL: Final = 1  # of prctl(2)
 POLL_S: Final = 0.1
 
 
@@ -243,6 +247,7 @@ def _become(where: Where, terminal: int | None) -> Callable[[], None]:
 
     def become() -> None:
         os.setsid()
+        _end_with_parent()
         if terminal is not None:
             fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
         if where.uid is not None and os.geteuid() == 0:
@@ -252,6 +257,12 @@ def _become(where: Where, terminal: int | None) -> Callable[[], None]:
             os.setuid(where.uid)
 
     return become
+
+
+def _end_with_parent() -> None:
+    """A server that is killed takes the command along: nobody else would. Where the system has no way to say so it stays."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 async def attach(

@@ -64,12 +64,12 @@ def find(
     units = np.flatnonzero(legal.mask).tolist()
     oracle = RoomOracle(placer, roster, units, demands, quota, surplus, budgets)
     if oracle.plain:
-        allowed = separable.lowest_ceiling(
+        ceiling = separable.lowest_ceiling(
             roster, oracle.need, oracle.suits, legal.mask, legal.band, demands[0].count
         )
-        if allowed is None:
+        if ceiling is None:
             return None
-        quick = _by_arrays(oracle, allowed)
+        quick = _by_arrays(oracle, ceiling)
         if quick is not None:
             return quick
     if len(units) > _MOST_UNITS:
@@ -170,13 +170,13 @@ def _units(roster: Roster, units: Sequence[int], legal: Legal) -> list[Unit]:
     ]
 
 
-def _by_arrays(oracle: RoomOracle, allowed: Mask) -> Victims | None:
+def _by_arrays(oracle: RoomOracle, ceiling: separable.Ceiling) -> Victims | None:
     """The exact answer, where every unit named lives on one node and nothing but room decides.
 
     Arrays find the least loss to the second; within a step of 60 GPU-seconds fewer, and then younger, victims count for more.
     """
     market = separable.Market(
-        oracle.roster, oracle.need, oracle.suits, allowed, oracle.demands[0].count
+        oracle.roster, oracle.need, oracle.suits, ceiling, oracle.demands[0].count
     )
     proposal = market.propose()
     if proposal is None or not proposal.exact:
@@ -190,6 +190,8 @@ def _by_arrays(oracle: RoomOracle, allowed: Mask) -> Victims | None:
 
 
 def _legal(oracle: RoomOracle, units: Sequence[int]) -> bool:
+    if oracle.quota is None and not oracle.budgets and not oracle.surplus:
+        return True
     return oracle.restricted_to(units).legal(frozenset(range(len(units))))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -36,48 +37,63 @@ def capacity(roster: Roster, need: Vector, suits: Mask, gone: Mask) -> Rows:
     return np.where(suits, counts, 0)
 
 
+class Ceiling(NamedTuple):
+    """The units up to a priority, and how many pods fit on each row with them gone."""
+
+    allowed: Mask
+    room: Rows
+
+
 def lowest_ceiling(
     roster: Roster, need: Vector, suits: Mask, legal: Mask, bands_of: Vector, count: int
-) -> Mask | None:
+) -> Ceiling | None:
     """The legal units up to the lowest priority with which `count` pods fit; None if not even all of them suffice."""
-    bands = np.unique(bands_of[legal])
-    if not len(bands) or not _enough(roster, need, suits, legal, count):
+    if not legal.any():
         return None
+    found = Ceiling(legal, capacity(roster, need, suits, legal))
+    if not _enough(found, count):
+        return None
+    of_legal = bands_of[legal]
+    if of_legal.min() == of_legal.max():
+        return found
+    bands = np.unique(of_legal)
     low, high = 0, len(bands) - 1
     while low < high:
         middle = (low + high) // 2
-        if _enough(roster, need, suits, legal & (bands_of <= bands[middle]), count):
-            high = middle
+        allowed = legal & (bands_of <= bands[middle])
+        lower = Ceiling(allowed, capacity(roster, need, suits, allowed))
+        if _enough(lower, count):
+            found, high = lower, middle
         else:
             low = middle + 1
-    result: Mask = legal & (bands_of <= bands[low])
-    return result
+    return found
 
 
-def _enough(roster: Roster, need: Vector, suits: Mask, gone: Mask, count: int) -> bool:
-    return int(np.minimum(capacity(roster, need, suits, gone), count).sum()) >= count
+def _enough(ceiling: Ceiling, count: int) -> bool:
+    return int(np.minimum(ceiling.room, count).sum()) >= count
 
 
 def propose(
     roster: Roster, need: Vector, suits: Mask, allowed: Mask, count: int
 ) -> Proposal | None:
     """The cheapest units out of `allowed` that make room for `count` pods."""
-    return Market(roster, need, suits, allowed, count).propose()
+    ceiling = Ceiling(allowed, capacity(roster, need, suits, allowed))
+    return Market(roster, need, suits, ceiling, count).propose()
 
 
 class Market:
     """One demand, and what every node charges for its pods."""
 
     def __init__(
-        self, roster: Roster, need: Vector, suits: Mask, allowed: Mask, count: int
+        self, roster: Roster, need: Vector, suits: Mask, ceiling: Ceiling, count: int
     ) -> None:
         self.roster = roster
         self.need = need
-        self.allowed = allowed
+        self.allowed = ceiling.allowed
         asked = np.flatnonzero(need)
         now = np.maximum((roster.table.free[:, asked] // need[asked]).min(axis=1), 0)
         self.already = np.minimum(np.where(suits, now, 0), count)
-        self.most = np.minimum(capacity(roster, need, suits, allowed), count)
+        self.most = np.minimum(ceiling.room, count)
         self.short = count - int(self.already.sum())
         self.enough = int(self.most.sum()) >= count
         rows = np.flatnonzero(self.most > self.already)

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from makeway.control.clock import timestamp
-from makeway.kinds.serving.cel.rules import Level, Problem, problems_of, read_rules, rule_causes
+from makeway.kinds.serving.cel.rules import Findings, Level, findings_of, read_rules, rule_causes
 from makeway.kinds.serving.columns import AGE, NAME, NAME_AND_AGE, Cell, Column, since
 from makeway.kinds.serving.kind import Context, Kind, Rules, Scale, Version
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
@@ -51,8 +50,7 @@ class DefinitionRules(Rules):
         if len(stored) != 1:
             why = "must have exactly one version marked as storage version"
             causes.append(invalid_value("spec.versions", len(stored), why))
-        wrong = [problem for problem in _rule_problems(obj) if problem.known]
-        return causes + [invalid_value(each.path, each.rule, each.why) for each in wrong]
+        return causes + [cause for found in _findings(obj) for cause in found.causes]
 
     def create(self, obj: Obj, context: Context) -> None:
         self._warn_of_rules(obj, context)
@@ -62,20 +60,26 @@ class DefinitionRules(Rules):
         self._warn_of_rules(new, context)
 
     def _warn_of_rules(self, obj: Obj, context: Context) -> None:
-        for problem in _rule_problems(obj):
-            if not problem.known:
-                why = f"this rule uses {problem.why}, which is not known here, and is not asked"
-                context.warnings.append(f"{problem.path}: {why}: {problem.rule}")
+        for found in _findings(obj):
+            for each in found.unknown:
+                why = f"this rule uses {each.function}, which is not known here, and is not asked"
+                context.warnings.append(f"{each.path}: {why}: {each.rule}")
 
     def initial_status(self, obj: Obj) -> Obj | None:
         status: Obj | None = obj.get("status")
         return status
 
 
-def _rule_problems(definition: Obj) -> Iterator[Problem]:
-    for index, version in enumerate(definition["spec"].get("versions") or []):
-        schema = (version.get("schema") or {}).get("openAPIV3Schema") or {}
-        yield from problems_of(schema, f"spec.versions[{index}].schema.openAPIV3Schema")
+def _findings(definition: Obj) -> list[Findings]:
+    """What its rules are like; a schema that all versions share is told of once."""
+    versions = definition["spec"].get("versions") or []
+    schemas = [(version.get("schema") or {}).get("openAPIV3Schema") or {} for version in versions]
+    if all(schema == schemas[0] for schema in schemas):
+        return [findings_of(schema, "spec.validation.openAPIV3Schema") for schema in schemas[:1]]
+    return [
+        findings_of(schema, f"spec.versions[{index}].schema.openAPIV3Schema")
+        for index, schema in enumerate(schemas)
+    ]
 
 
 def _accepted(obj: Obj, now: float) -> Obj:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from makeway.kinds.frameworks import JOB_KINDS
-from makeway.kinds.gated import GATED_KINDS
 from makeway.kinds.metadata import (
     GROUP_NAME,
     GROUP_TOTAL,
@@ -31,8 +30,6 @@ DEFAULT_QUEUE = "default"
 _UNMANAGED_NAMESPACES = ("kube-system", "kueue-system")
 # Owners that queue as a whole; their pods are not queued once more.
 _QUEUED_OWNERS = {(kind.group, kind.kind) for kind in JOB_KINDS.values()}
-# Parents whose own controllers make pods anew under the same names, so that nothing must hold the old ones.
-_REPLACED_BY_NAME = {kind.parent for kind in GATED_KINDS.values()}
 
 
 def _labels(obj: Obj) -> Obj:
@@ -172,6 +169,13 @@ def hand_queue_down(kind: str, owner: Obj) -> None:
             _mark_template(owner, template, kind.lower())
 
 
+def refuse_resize_of_queued(new: Obj, old: Obj, webhook: str) -> None:
+    """What is admitted as a whole is switched on and off as a whole."""
+    before, after = (int(obj["spec"].get("replicas", 1)) for obj in (old, new))
+    if _labels(old).get(QUEUE_NAME) and before and after and before != after:
+        raise webhook_denied(webhook, [invalid_value("spec.replicas", after, "field is immutable")])
+
+
 def _mark_template(owner: Obj, template: Obj, parent: str) -> None:
     labels = _labels(owner)
     if not isinstance(template.get("metadata"), dict):
@@ -196,8 +200,8 @@ def gate_queued_pod(pod: Obj, context: Context) -> None:
         return
     metadata["labels"][MANAGED] = "true"
     finalizers = metadata.setdefault("finalizers", [])
-    replaced = _annotations(pod).get(SUSPENDING_PARENT) in _REPLACED_BY_NAME
-    if MANAGED not in finalizers and not replaced:
+    # A parent that makes pods anew must not wait for the old ones.
+    if MANAGED not in finalizers and SUSPENDING_PARENT not in _annotations(pod):
         finalizers.append(MANAGED)
     gates = pod["spec"].setdefault("schedulingGates", [])
     present = {gate.get("name") for gate in gates}

@@ -79,6 +79,25 @@ def unsupported(field: str, value: Any, supported: tuple[str, ...] | list[str]) 
     )
 
 
+_JSON_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}  # fmt: skip
+
+
+def json_type(value: Any) -> str:
+    return _JSON_NAMES.get(type(value), "null")
+
+
+def wrong_type(field: str, value: Any, wanted: str) -> Cause:
+    given = json_type(value)
+    why = f'{field} in body must be of type {wanted}: "{given}"'
+    return Cause(field, f'Invalid value: "{given}"', why, "FieldValueTypeInvalid")
+
+
+def wrong_format(field: str, value: str, wanted: str) -> Cause:
+    """A text that is not of the form that its schema names."""
+    why = f"{field} in body must be of type {wanted}: {_shown(value)}"
+    return Cause(field, f"Invalid value: {_shown(value)}", why, "FieldValueTypeInvalid")
+
+
 def bare_invalid(field: str, why: str) -> Cause:
     """How rules of a CustomResourceDefinition (CEL) are reported: without the value."""
     return Cause(field, "Invalid value", why)

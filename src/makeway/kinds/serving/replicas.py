@@ -8,7 +8,7 @@ from typing import Any
 
 from makeway.kinds.serving.kind import Context, Rules
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
-from makeway.kinds.serving.queueing import hand_queue_down
+from makeway.kinds.serving.queueing import hand_queue_down, refuse_resize_of_queued
 from makeway.kinds.serving.refusal import Cause, Obj, forbidden_field, invalid_value, required
 from makeway.kinds.serving.template import default_pod_spec, pod_spec_causes
 
@@ -127,6 +127,10 @@ _FIXED = (
 
 class StatefulSetRules(_TemplateRules):
     queues_as = "StatefulSet"
+
+    def update(self, new: Obj, old: Obj, context: Context) -> None:
+        refuse_resize_of_queued(new, old, "vstatefulset.kb.io")
+        super().update(new, old, context)
 
     def default(self, obj: Obj) -> None:
         super().default(obj)

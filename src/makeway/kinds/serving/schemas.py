@@ -30,14 +30,25 @@ class Definitions:
     """All definitions by name; `add` makes room for those of CustomResourceDefinitions."""
 
     def __init__(self) -> None:
-        packed = resources.files(__package__).joinpath("data/kubernetes.json.xz").read_bytes()
+        data = resources.files(__package__).joinpath("data")
+        packed = data.joinpath("kubernetes.json.xz").read_bytes()
         self._by_name: dict[str, Schema] = msgspec.json.decode(lzma.decompress(packed))
+        self._add_values(msgspec.json.decode(data.joinpath("enums.json").read_bytes()))
         from makeway.kinds.serving import job_schemas, own_schemas
 
         self._by_name.update(own_schemas.definitions())
         self._by_name.update(job_schemas.definitions())
         self._decoders: dict[str, msgspec.json.Decoder[Any]] = {}
         self._types: dict[str, Any] = {}
+
+    def _add_values(self, by_definition: dict[str, dict[str, list[str]]]) -> None:
+        """Which values fields may have, for whoever asks; the kinds' own rules refuse others."""
+        for name, fields in by_definition.items():
+            properties = self._by_name[name].get("properties") or {}
+            for field, values in fields.items():
+                if field in properties:
+                    schema = properties[field]
+                    (schema["items"] if schema.get("type") == "array" else schema)["enum"] = values
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name

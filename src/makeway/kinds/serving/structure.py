@@ -7,13 +7,17 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from makeway.kinds.serving.formats import FORMATS
 from makeway.kinds.serving.refusal import (
     Cause,
     Obj,
     duplicate,
     invalid_value,
+    json_type,
     required,
     unsupported,
+    wrong_format,
+    wrong_type,
 )
 from makeway.kinds.serving.schemas import Schema, definitions
 
@@ -71,19 +75,17 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
-_JSON_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}  # fmt: skip
 
 
 def _wrong_type(schema: Schema, value: Any, path: str) -> Cause | None:
     wanted = schema.get("type")
     if wanted not in _JSON_TYPES or schema.get("x-kubernetes-int-or-string"):
         return None
-    given = _JSON_NAMES.get(type(value), "null")
+    given = json_type(value)
     right = isinstance(value, _JSON_TYPES[wanted]) and (given != "boolean" or wanted == "boolean")
     if right or (wanted == "integer" and given == "number" and value == int(value)):
         return None
-    why = f'{path} in body must be of type {wanted}: "{given}"'
-    return Cause(path, f'Invalid value: "{given}"', why, "FieldValueTypeInvalid")
+    return wrong_type(path, value, wanted)
 
 
 def _check_fields(schema: Schema, value: Obj, path: str, causes: list[Cause], *, top: bool) -> None:
@@ -110,6 +112,9 @@ def _check_text(schema: Schema, value: str, path: str, causes: list[Cause]) -> N
         causes.append(
             invalid_value(path, value, f"{path} in body should match '{schema['pattern']}'")
         )
+    form = schema.get("format")
+    if form in FORMATS and not FORMATS[form](value):
+        causes.append(wrong_format(path, value, form))
     if len(value) > schema.get("maxLength", len(value)):
         limit = schema["maxLength"]
         causes.append(

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from makeway.kinds.serving.cel.compiling import UnknownFunctionError, compile_expression
 from makeway.kinds.serving.cel.parsing import CelSyntaxError
-from makeway.kinds.serving.cel.rules import problems_of, read_rules, rule_causes, typed
+from makeway.kinds.serving.cel.rules import (
+    Findings,
+    findings_of,
+    read_rules,
+    rule_causes,
+    typed,
+)
 from makeway.kinds.serving.cel.values import CelError
+from makeway.kinds.serving.formats import FORMATS
 from tests.kinds.serving.cel.recording import CASES, RECORDED, SHAPE, VALUE
 
 LINES = [line.split("\t", 1) for line in RECORDED.read_text().splitlines()]
@@ -145,11 +152,60 @@ def test_what_was_wrong_before_may_stay_as_it_is() -> None:
     ]
 
 
-def test_what_cannot_be_asked_is_told_with_the_definition() -> None:
-    def problems(text: str) -> list[tuple[str, bool]]:
-        found = problems_of({"x-kubernetes-validations": [rule(text)]}, "here")
-        return [(problem.path, problem.known) for problem in found]
+def found(*rules: object) -> Findings:
+    return findings_of({"x-kubernetes-validations": list(rules)}, "here")
 
-    assert problems("self.a > 1") == []
-    assert problems("self.a >") == [("here.x-kubernetes-validations[0].rule", True)]
-    assert problems("semver(self.a) > 1") == [("here.x-kubernetes-validations[0].rule", False)]
+
+WHERE = "here.x-kubernetes-validations[0]"
+
+
+def test_what_cannot_be_asked_is_told_with_the_definition() -> None:
+    assert found(rule("self.a > 1")) == Findings()
+    (cause,) = found(rule("self.a >")).causes
+    assert str(cause).startswith(f'{WHERE}.rule: Invalid value: "self.a >": compilation failed: ')
+    (unknown,) = found(rule("semver(self.a) > 1")).unknown
+    assert (unknown.path, unknown.function) == (f"{WHERE}.rule", "semver()")
+    (cause,) = found(rule("")).causes
+    assert str(cause) == f"{WHERE}.rule: Required value: rule is not specified"
+    (cause,) = found(rule("true", reason="y")).causes
+    assert str(cause).startswith(f'{WHERE}.reason: Unsupported value: "y": supported values: ')
+    (cause,) = found(rule("true", fieldPath="x")).causes
+    assert str(cause) == f'{WHERE}.fieldPath: Invalid value: "x": must be a valid path'
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"x-kubernetes-validations": "abc"},
+        {"x-kubernetes-validations": [1]},
+        {"x-kubernetes-validations": [{"rule": 5}]},
+        {"x-kubernetes-validations": [{"rule": "true", "message": [1]}]},
+        {"properties": [1]},
+        {"properties": {"a": {"items": {"properties": "b"}}}},
+    ],
+)
+def test_what_is_no_schema_is_refused(schema: dict[str, object]) -> None:
+    (cause,) = findings_of(schema, "here").causes
+    assert cause.reason == "FieldValueTypeInvalid"
+
+
+@pytest.mark.parametrize(
+    ("form", "right", "wrong"),
+    [
+        ("date-time", "2024-01-01T00:00:00Z", "nope"),
+        ("duration", "1h30m", "zz"),
+        ("date", "2024-12-01", "2024-13-01"),
+        ("ipv4", "10.1.2.3", "300.1.1.1"),
+        ("ipv6", "::1", "x::y"),
+        ("uuid", "123e4567-e89b-12d3-a456-426614174000", "12"),
+        ("byte", "aGk=", "@@"),
+        ("uri", "https://a.example/b", "::"),
+        ("email", "a@b.example", "x"),
+        ("hostname", "a.example", "a_b!"),
+        ("cidr", "10.0.0.0/8", "1.2.3.4"),
+        ("mac", "00:11:22:33:44:55", "zz"),
+    ],
+)
+def test_texts_have_the_form_that_is_asked_for(form: str, right: str, wrong: str) -> None:
+    assert FORMATS[form](right)
+    assert not FORMATS[form](wrong)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -17,11 +18,28 @@ from makeway.kinds.serving.cel.compiling import Program, UnknownFunctionError, c
 from makeway.kinds.serving.cel.functions import duration, timestamp
 from makeway.kinds.serving.cel.parsing import CelSyntaxError
 from makeway.kinds.serving.cel.values import NOTHING, AnyOrder, CelError, Optional
-from makeway.kinds.serving.refusal import Cause, Obj, bare_invalid, forbidden_field, required
+from makeway.kinds.serving.refusal import (
+    Cause,
+    Obj,
+    bare_invalid,
+    forbidden_field,
+    invalid_value,
+    required,
+    unsupported,
+    wrong_type,
+)
 from makeway.kinds.serving.schemas import Schema
 
 RULES: Final = "x-kubernetes-validations"
 _VARIABLES: Final = ("self", "oldSelf")
+_TEXTS: Final = ("rule", "message", "messageExpression", "reason", "fieldPath")
+_REASONS: Final = (
+    "FieldValueDuplicate",
+    "FieldValueForbidden",
+    "FieldValueInvalid",
+    "FieldValueRequired",
+)
+_FIELD_PATH: Final = re.compile(r"(?:\.[A-Za-z_][\w-]*|\['[^']+'\])+")
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -47,13 +65,19 @@ class Level(msgspec.Struct, frozen=True):
     values: Level | None
 
 
-class Problem(msgspec.Struct, frozen=True):
-    """A rule that cannot be asked; `known` is false where it may be right all the same."""
+class Unknown(msgspec.Struct, frozen=True):
+    """A rule that may be right, and uses what is not known here."""
 
     path: str
     rule: str
-    why: str
-    known: bool
+    function: str
+
+
+class Findings(msgspec.Struct):
+    """What is wrong with the rules of a schema, and which of them cannot be asked."""
+
+    causes: list[Cause] = []
+    unknown: list[Unknown] = []
 
 
 def has_rules(schema: Any) -> bool:
@@ -64,60 +88,93 @@ def has_rules(schema: Any) -> bool:
 
 def read_rules(schema: Schema) -> Level | None:
     """Those that can be asked; None if there are none."""
-    return _level(schema, "", [])
+    return _level(schema, "", Findings())
 
 
-def problems_of(schema: Schema, path: str) -> list[Problem]:
-    found: list[Problem] = []
+def findings_of(schema: Schema, path: str) -> Findings:
+    found = Findings()
     _level(schema, path, found)
     return found
 
 
-def _level(schema: Any, path: str, problems: list[Problem]) -> Level | None:
+def _level(schema: Any, path: str, found: Findings) -> Level | None:
     if not isinstance(schema, dict) or "$ref" in schema:
         return None
     rules = []
-    for index, each in enumerate(schema.get(RULES) or []):
-        rule = _rule(each, f"{path}.{RULES}[{index}]", problems)
+    for index, each in enumerate(_as(list, schema, RULES, path, found)):
+        rule = _rule(each, f"{path}.{RULES}[{index}]", found)
         if rule is not None:
             rules.append(rule)
     below = {
         name: level
-        for name, inner in (schema.get("properties") or {}).items()
-        if (level := _level(inner, f"{path}.properties[{name}]", problems)) is not None
+        for name, inner in _as(dict, schema, "properties", path, found).items()
+        if (level := _level(inner, f"{path}.properties[{name}]", found)) is not None
     }
-    items = _level(schema.get("items"), f"{path}.items", problems)
-    values = _level(schema.get("additionalProperties"), f"{path}.additionalProperties", problems)
+    items = _level(schema.get("items"), f"{path}.items", found)
+    values = _level(schema.get("additionalProperties"), f"{path}.additionalProperties", found)
     if not (rules or below or items or values):
         return None
     return Level(schema, tuple(rules), below, items, values)
 
 
-def _rule(each: Any, path: str, problems: list[Problem]) -> Rule | None:
-    text = str(each.get("rule") or "").strip()
-    program = _compiled(text, f"{path}.rule", problems)
-    shown = str(each.get("message") or "").strip()
-    told = str(each.get("messageExpression") or "")
-    message = _compiled(told, f"{path}.messageExpression", problems) if told else None
+def _as(wanted: type, schema: Schema, field: str, path: str, found: Findings) -> Any:
+    """A part of the schema, if it is what it has to be."""
+    value = schema.get(field)
+    if value is not None and not isinstance(value, wanted):
+        kind = "array" if wanted is list else "object"
+        found.causes.append(wrong_type(f"{path}.{field}", value, kind))
+        return wanted()
+    return value or wanted()
+
+
+def _rule(each: Any, path: str, found: Findings) -> Rule | None:
+    if not isinstance(each, dict):
+        found.causes.append(wrong_type(path, each, "object"))
+        return None
+    texts = {name: each.get(name) or "" for name in _TEXTS}
+    wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+    found.causes += [wrong_type(f"{path}.{name}", texts[name], "string") for name in wrong]
+    if wrong:
+        return None
+    if not texts["rule"].strip():
+        found.causes.append(required(f"{path}.rule", "rule is not specified"))
+        return None
+    if texts["reason"] and texts["reason"] not in _REASONS:
+        found.causes.append(unsupported(f"{path}.reason", texts["reason"], _REASONS))
+    if texts["fieldPath"] and not _FIELD_PATH.fullmatch(texts["fieldPath"]):
+        found.causes.append(
+            invalid_value(f"{path}.fieldPath", texts["fieldPath"], "must be a valid path")
+        )
+    return _compiled_rule(texts, path, found, optional_old=bool(each.get("optionalOldSelf")))
+
+
+def _compiled_rule(
+    texts: dict[str, str], path: str, found: Findings, *, optional_old: bool
+) -> Rule | None:
+    text = texts["rule"].strip()
+    program = _compiled(text, f"{path}.rule", found)
+    told = texts["messageExpression"]
+    message = _compiled(told, f"{path}.messageExpression", found) if told else None
     if program is None:
         return None
     return Rule(
         program,
-        shown or f"failed rule: {text}",
+        texts["message"].strip() or f"failed rule: {text}",
         message,
-        str(each.get("reason") or "FieldValueInvalid"),
-        str(each.get("fieldPath") or ""),
-        bool(each.get("optionalOldSelf")),
+        texts["reason"],
+        texts["fieldPath"],
+        optional_old,
     )
 
 
-def _compiled(text: str, path: str, problems: list[Problem]) -> Program | None:
+def _compiled(text: str, path: str, found: Findings) -> Program | None:
     try:
         return compile_expression(text, _VARIABLES)
     except CelSyntaxError as error:
-        problems.append(Problem(path, text, f"compilation failed: ERROR: {error}", known=True))
+        why = f"compilation failed: ERROR: {error}"
+        found.causes.append(invalid_value(path, text, why))
     except UnknownFunctionError as error:
-        problems.append(Problem(path, text, str(error), known=False))
+        found.unknown.append(Unknown(path, text, str(error)))
     return None
 
 
