@@ -28,7 +28,8 @@ QUANTITY = re.compile(r"\d+(?:[mkMGTPE]|[KMGTPE]i)?")
 
 
 def _as_written(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
-    if key.sort == "object" and key.field.startswith("spec.") and QUANTITY.fullmatch(str(want)):
+    amounts = QUANTITY.fullmatch(str(want)) and QUANTITY.fullmatch(str(got))
+    if key.sort == "object" and key.field.startswith("spec.") and amounts:
         return amount_of("cpu", str(want)) == amount_of("cpu", str(got))
     if key.about.startswith("ClusterQueue ") and key.field in ("spec.cohortName", "spec.cohort"):
         return ABSENT in (want, got)
