@@ -39,7 +39,7 @@ def explain(home_option: Path | None, name: str, namespace: str) -> None:
         clock = SystemClock()
         state = await read_state(client, config, clock)
         found = _find(state, name.rsplit("/", 1)[-1], namespace)
-        record = _last_record(await client.list(PREEMPTIONS), found)
+        record = _last_record(await _records(client), found)
         return state, ask(state, found, clock.now(), policy_of(config)), record
 
     state, answer, record = with_client(home_option, work)
@@ -61,6 +61,13 @@ async def _config(client: Client, home: Home) -> Configuration:
         return Configuration()  # no right to read it: the defaults are the best guess
     texts = [str((item.get("data") or {}).get("config.yaml") or "") for item in found]
     return parse(texts[0], where=f"ConfigMap {INSTALLED}") if texts else Configuration()
+
+
+async def _records(client: Client) -> list[Object]:
+    try:
+        return await client.list(PREEMPTIONS)
+    except ApiError:
+        return []  # not served, or no right to read them: the reason itself needs none
 
 
 def _find(state: State, name: str, namespace: str) -> WorkloadId:
