@@ -137,6 +137,27 @@ async def test_killed_after_any_write_the_job_ends_up_lowered_and_nobody_else_fa
     assert [r["status"]["phase"] for r in b.cluster.copy.all("Preemption")] == ["Placed"]
 
 
+async def test_what_was_begun_is_finished_though_the_room_came_from_elsewhere() -> None:
+    b = board(cpu="6")
+    b.put("Job", elastic_job())
+    await b.settle()
+    await b.run_pods("elastic")
+    b.api.refuse = {f"patch Workload {b.workload_of('elastic')['metadata']['name']}"}
+    b.put("Job", job("high", "2", priority="high"))
+    await b.settle()
+    b.put("ClusterQueue", {**b.get("ClusterQueue", "cq"), **cluster_queue(cpu="20", **PREEMPTS)})
+    await b.settle()
+    assert b.condition(b.workload_of("high"), "Admitted")[0] == "True"
+    assert b.get("Job", "default/elastic")["spec"]["parallelism"] == 4
+
+    b.api.refuse = set()
+    await b.wait(5)
+
+    given = b.workload_of("elastic")["status"]["admission"]["podSetAssignments"][0]
+    assert (given["count"], given["resourceUsage"]) == (4, {"cpu": "4"})
+    assert [r["status"]["phase"] for r in b.cluster.copy.all("Preemption")] == ["Placed"]
+
+
 async def test_a_lowered_job_is_whole_again_when_it_is_admitted_anew() -> None:
     b = board(cpu="6")
     b.put("Job", elastic_job())

@@ -7,13 +7,13 @@ from typing import Final
 
 from makeway.kinds.metadata import Json, Object, integer
 
-PREFIX: Final = "kueue.x-k8s.io/"
-REQUIRED: Final = PREFIX + "podset-required-topology"
-PREFERRED: Final = PREFIX + "podset-preferred-topology"
-UNCONSTRAINED: Final = PREFIX + "podset-unconstrained-topology"
-GROUP: Final = PREFIX + "podset-group-name"
-SLICE: Final = PREFIX + "podset-slice-required-topology"
-SLICE_SIZE: Final = PREFIX + "podset-slice-size"
+KUEUE: Final = "kueue.x-k8s.io/"
+REQUIRED: Final = KUEUE + "podset-required-topology"
+PREFERRED: Final = KUEUE + "podset-preferred-topology"
+UNCONSTRAINED: Final = KUEUE + "podset-unconstrained-topology"
+GROUP: Final = KUEUE + "podset-group-name"
+SLICE: Final = KUEUE + "podset-slice-required-topology"
+SLICE_SIZE: Final = KUEUE + "podset-slice-size"
 
 _TEXTS: Final = {
     REQUIRED: "required",

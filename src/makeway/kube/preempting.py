@@ -76,7 +76,9 @@ def _phase(record: Json, world: World, now: float) -> tuple[str, str]:
         return "Cancelled", f"{asked} is gone"
     if found is not None and (standing.finished(found) or not standing.active(found)):
         return "Cancelled", f"{asked} does not need the room any more"
-    if _placed(record, found, pods):
+    # A job that was begun to be lowered is lowered to the end, wherever the room came from meanwhile.
+    lowered = all(_lowered(victim, world) for victim in spec(record).get("victims") or [])
+    if lowered and _placed(record, found, pods):
         return "Placed", f"{asked} has the room"
     until = seconds((spec(record).get("hold") or {}).get("until"))
     if until is not None and now >= until:

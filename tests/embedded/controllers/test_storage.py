@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from makeway.client.resource import Object
-from makeway.embedded.controllers import statefulsets
+from makeway.client.resource import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    Object,
+)
+from makeway.embedded.controllers import run_controllers, statefulsets
 from makeway.embedded.controllers.plan import Create, Patch, Plan, Tell
 from makeway.embedded.controllers.storage import Storage, reconcile_claim, reconcile_volume
 from makeway.embedded.objects import name_of
+from tests.embedded.conftest import Cluster
 from tests.embedded.controllers.builders import pod
 
 LATE = {
@@ -199,3 +205,25 @@ def test_claims_go_with_whom_the_set_says() -> None:
     ours = {"kind": "StatefulSet", "name": "db", "uid": "uid-db"}
     theirs = {"kind": "Backup", "name": "b", "uid": "uid-b"}
     assert owner_after(stateful(1), [pods[0]], ours, theirs) == [["Backup b"]]
+
+
+# All of it together
+
+
+async def test_a_claim_gets_a_volume_and_leaves_with_its_namespace(cluster: Cluster) -> None:
+    cluster.start(run_controllers(cluster.client))
+    await cluster.client.create(NAMESPACES, {"metadata": {"name": "a"}})
+    shared = volume("shared", "5Gi", hostPath={"path": "/tmp"})
+    del shared["metadata"]["uid"], shared["status"]
+    await cluster.client.create(PERSISTENT_VOLUMES, shared)
+    asked = claim(meta={"uid": None})
+    del asked["metadata"]["uid"], asked["status"]
+    await cluster.client.create(PERSISTENT_VOLUME_CLAIMS, asked)
+    await cluster.until(
+        PERSISTENT_VOLUME_CLAIMS, "data", lambda it: it["status"]["phase"] == "Bound", "a"
+    )
+    await cluster.client.delete(NAMESPACES, "a")
+    await cluster.until(
+        PERSISTENT_VOLUMES, "shared", lambda it: it["status"]["phase"] == "Released", ""
+    )
+    await cluster.until_gone(NAMESPACES, "a", "")
