@@ -9,6 +9,7 @@ import pytest
 from tests.kube.board import (
     Board,
     cluster_queue,
+    containers,
     flavor,
     job,
     local_queue,
@@ -408,3 +409,34 @@ async def test_a_topology_that_no_node_has_is_named() -> None:
     await b.settle()
     _, _, message = b.condition(b.workload_of("lost"), "QuotaReserved")
     assert message == "no node has the label block, within which its pods must be"
+
+
+@pytest.mark.parametrize(("group", "admitted"), [("", True), ("both", False)])
+async def test_each_pod_set_has_a_rack_of_its_own_unless_they_are_grouped(
+    group: str, admitted: bool
+) -> None:
+    b = board(cpu="100")
+    for number in range(4):
+        name = f"node-{number + 1}"
+        b.put("Node", node(name, cpu="8"))
+        b.patch("Node", name, {"metadata": {"labels": {"rack": f"r{number // 2}"}}})
+    notes = {"kueue.x-k8s.io/podset-required-topology": "rack"}
+    if group:
+        notes["kueue.x-k8s.io/podset-group-name"] = group
+    template = {"metadata": {"annotations": notes}, "spec": {"containers": containers("8")}}
+    jobs = [
+        {
+            "name": sort,
+            "replicas": 1,
+            "template": {"spec": {"parallelism": 2, "template": template}},
+        }
+        for sort in ("left", "right")
+    ]
+    labels = {"kueue.x-k8s.io/queue-name": "queue"}
+    metadata = {"name": "set", "namespace": "default", "uid": "uid-set", "labels": labels}
+    spec = {"suspend": True, "replicatedJobs": jobs}
+    b.put("JobSet", {"metadata": metadata, "spec": spec})
+
+    await b.settle()
+
+    assert (b.condition(b.workload_of("set"), "Admitted")[0] == "True") is admitted

@@ -95,13 +95,19 @@ def surplus_of(workload: Workload, pods: Sequence[Pod]) -> int:
 
 def demands_of(workload: Workload, pods: Sequence[Pod]) -> list[Demand]:
     """The pods as demands: equal shapes together."""
-    topology = {pod_set.name: pod_set.topology for pod_set in workload.pod_sets}
+    sets = {pod_set.name: pod_set for pod_set in workload.pod_sets}
     groups: dict[tuple[str, PodShape], int] = {}
     for pod in pods:
         key = (pod.pod_set, pod.shape)
         groups[key] = groups.get(key, 0) + 1
     return [
-        Demand(pod_set=f"{name}\x00{i}", shape=shape, count=count, topology=topology.get(name))
+        Demand(
+            pod_set=f"{name}\x00{i}",
+            shape=shape,
+            count=count,
+            topology=sets[name].topology if name in sets else None,
+            near=(sets[name].group if name in sets else None) or name,
+        )
         for i, ((name, shape), count) in enumerate(groups.items())
     ]
 

@@ -68,6 +68,7 @@ class Joint:
                         shape=with_flavors(pod_set.shape, flavors),
                         count=assignment.count,
                         topology=pod_set.topology,
+                        near=pod_set.group or pod_set.name,
                     )
                 )
         return demands

@@ -6,7 +6,7 @@ whole or absent: `place` returns a placement for every pod asked for, or what wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     shape: PodShape
     count: int
     topology: TopologyRequest | None = None
+    near: str = ""  # who asks for a topology under the same name is in one domain
 
 
 class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,15 +153,13 @@ class Placer:
         self, demands: Sequence[Demand], within: Mask | None = None
     ) -> tuple[Placed, ...] | Shortfall:
         """Room for every pod of every demand, or the first shortfall. Leaves the table as it was."""
-        if len(demands) > 1 and demands[0].topology and len({d.topology for d in demands}) == 1:
-            return self._place_gang_near(demands, demands[0].topology, within)
         with self.table.what_if():
             return self._place_all(demands, within)
 
-    def _place_gang_near(
+    def _place_neighbours(
         self, demands: Sequence[Demand], request: TopologyRequest, within: Mask | None
     ) -> tuple[Placed, ...] | Shortfall:
-        """Several pod sets that want to be near each other: one domain for all of them."""
+        """Several that want to be near each other: one domain for all of them."""
         free = [msgspec.structs.replace(demand, topology=None) for demand in demands]
         codes, values = self.table.codes(request.level)
         best: Shortfall | None = None
@@ -187,22 +186,32 @@ class Placer:
     def _place_all(
         self, demands: Sequence[Demand], within: Mask | None
     ) -> tuple[Placed, ...] | Shortfall:
-        # Large pods first: small ones fit into what is left, rarely the other way round.
-        order = list(range(len(demands)))
-        if len(demands) > 1:
-            order.sort(key=lambda i: (-self._size(demands[i]), i))
+        if len(demands) == 1:
+            alone = self._place_one(demands[0], within)
+            return alone if isinstance(alone, Shortfall) else _in_order(alone)
+        needs = {demand.pod_set: self.table.need(demand.shape) for demand in demands}
         placed: list[Placed] = []
-        for i in order:
-            demand = demands[i]
-            result = self._place_one(demand, within)
+        for together in self._largest_first(demands):
+            first = together[0]
+            result: Sequence[Placed] | Shortfall
+            if len(together) > 1 and first.topology is not None:
+                result = self._place_neighbours(together, first.topology, within)
+            else:
+                result = self._place_one(first, within)
             if isinstance(result, Shortfall):
                 return result
             placed += result
-            if len(demands) > 1:
-                for item in result:
-                    row = self.table.row_of[item.node]
-                    self.table.take(row, self.table.need(demand.shape) * item.count)
-        return tuple(sorted(placed, key=lambda p: (p.pod_set, p.node)))
+            for item in result:
+                self.table.take(self.table.row_of[item.node], needs[item.pod_set] * item.count)
+        return _in_order(placed)
+
+    def _largest_first(self, demands: Sequence[Demand]) -> list[list[Demand]]:
+        """Who must be together, together. Large pods first: small ones fit into what is left, rarely the other way round."""
+        units: dict[object, list[Demand]] = {}
+        for i, demand in enumerate(demands):
+            key = i if demand.topology is None else (demand.near, demand.topology)
+            units.setdefault(key, []).append(demand)
+        return sorted(units.values(), key=lambda unit: -max(self._size(d) for d in unit))
 
     def _size(self, demand: Demand) -> int:
         """How hard one pod is to place: the share of the largest node it takes, in thousandths."""
@@ -394,6 +403,10 @@ class Placer:
         if not request.required:
             return self._place_one(plain, within)
         return best or Shortfall(demand=demand, placed=0)
+
+
+def _in_order(placed: Iterable[Placed]) -> tuple[Placed, ...]:
+    return tuple(sorted(placed, key=lambda p: (p.pod_set, p.node)))
 
 
 def _name_of(values: dict[str, int], code: int) -> str:

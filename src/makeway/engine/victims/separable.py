@@ -215,6 +215,10 @@ class Market:
         slack = most_ms - self._loss(chosen)
         asked = self.shops.asked
         kept = set(chosen)
+        rows = set(roster.row_of_unit[list(chosen)].tolist())
+        there = sum(int(roster.row_start[row + 1] - roster.row_start[row]) for row in rows)
+        if there == len(chosen):
+            return chosen  # whole nodes: nobody else is there
         for unit in sorted(chosen, reverse=True):
             row = int(roster.row_of_unit[unit])
             here = slice(int(roster.row_start[row]), int(roster.row_start[row + 1]))
@@ -273,7 +277,12 @@ class _OneMore:
         return _proposal(shops.roster, price, list(units))
 
     def _price(self, i: int) -> tuple[int, tuple[int, ...]]:
-        return self.shops.price(int(self.rows[i]), int(self.pods[i]))
+        if not self.known[i]:
+            return self.shops.price(int(self.rows[i]), int(self.pods[i]))
+        first = int(self.shops.start[self.rows[i]])
+        entries = self.shops.entries[first : first + int(self.fewest[i])]
+        units = self.shops.roster.entry_unit[entries].tolist()
+        return int(self.floors[i]), tuple(sorted(units))
 
     def next_best(self, count: int) -> list[tuple[int, ...]]:
         """The first is the best itself; nodes without a price of their own are left out."""
