@@ -74,6 +74,8 @@ def test_an_interrupted_demo_cleans_up(number: signal.Signals, scratch: Path) ->
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "TMPDIR": str(scratch)},
+        # Whoever runs the tests in the background ignores Ctrl-C, and would hand that down.
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
     )
     assert process.stdout is not None
     for line in process.stdout:

@@ -168,9 +168,7 @@ def test_nothing_is_lost_orphaned_or_started_twice(rounds: int, tmp_path: Path) 
         with Load(makeway, starts) as load:
             for _ in range(rounds):
                 time.sleep(chance.uniform(0.05, 1.5))
-                before = sleepers(makeway)
                 kill(makeway)
-                assert all(alive(pid) for pid in before if pid in sleepers(makeway)), SEED
                 makeway("up", "--detach")
                 check_quota(makeway)
         check(makeway, load, starts)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from makeway.engine.policy import Policy, VictimPolicy
-from makeway.model.workload import Checkpoint
-from makeway.testing import Harness
+from makeway.model.workload import Checkpoint, PodShape
+from makeway.testing import Harness, amounts
 
 
 def test_gang_waits_when_one_pod_does_not_fit(h: Harness) -> None:
@@ -333,3 +333,24 @@ def test_a_gang_of_which_some_would_fit_is_told_what_the_rest_lacks(h: Harness) 
 
     (wait,) = h.last.waits
     assert [(v.count, v.cause) for v in wait.reason.verdicts] == [(2, "Insufficient cpu")]
+
+
+def test_who_ranks_higher_and_finds_no_nodes_takes_nobodys_room(h: Harness) -> None:
+    h.nodes(1, gpus=4)
+    h.queue("a", gpus=4, within="LowerPriority")
+    h.submit("low", queue="a", gpus=2, priority=1, grace=30)
+    h.settle()
+    h.submit("middle", queue="a", gpus=4, priority=4)
+    h.cycle()
+    elsewhere = PodShape(
+        namespace="default", requests=amounts(gpus=2), node_selector=(("zone", "nowhere"),)
+    )
+    h.submit("proud", queue="a", priority=6, shape=elsewhere, preempts=False)
+
+    h.cycle()
+
+    assert (h.last.ended_holds, h.last.lost_holds) == ((), ())
+    h.advance(31)
+    h.let_them_leave()
+    h.settle()
+    assert h.placed("middle") == ["node-0"]

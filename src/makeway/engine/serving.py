@@ -77,6 +77,8 @@ class Serving:
         nominator.reserved = self.reserved
         self._claim_reservations()
         self._broken: list[tuple[WorkloadId, WorkloadId | None]] = []
+        # Claims that the entry whose turn it is may take.
+        self._opened: dict[WorkloadId, tuple[QueueName, Usage]] = {}
         for held in self.holds.victims():
             self.victims.add(held)
 
@@ -114,6 +116,7 @@ class Serving:
             for entry in self._in_turn(entries):
                 with self._past_reservations(entry):
                     self._serve(entry)
+                    self._settle_opened(entry)
                 if entry.queue in self.blocked:
                     self.claims.pop(entry.workload.id, None)
                 else:
@@ -158,7 +161,7 @@ class Serving:
         elif self._overlaps(entry):
             self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             entry.wait(Requeue.LOST, "overlapping-victims", "WaitingForQuota", OVERLAP)
-        elif not self._still_fits(entry) and not self._breaks_weaker_holds(entry):
+        elif not self._still_fits(entry) and not self._opens_weaker_holds(entry):
             if proposal.mode is Mode.PREEMPT:
                 self.skipped[entry.queue] = self.skipped.get(entry.queue, 0) + 1
             self._lose(entry)
@@ -306,8 +309,8 @@ class Serving:
             Requeue.NO_FIT, "reservation", "WaitingForQuota", KEPT.format(", ".join(keepers))
         )
 
-    def _breaks_weaker_holds(self, entry: Entry) -> bool:
-        """Room kept for a lower priority may be taken, as much as needed of it."""
+    def _opens_weaker_holds(self, entry: Entry) -> bool:
+        """Room kept for a lower priority is open to it, as much as needed of it."""
         broken: list[WorkloadId] = []
         with self.ledger.what_if():
             for key in self.holds.weaker_than(entry):
@@ -321,9 +324,20 @@ class Serving:
             else:
                 return False
         for key in broken:
+            self._opened[key] = self.claims[key]
             self._withdraw_claim(key)
-            self._break(key, entry.workload.id)
         return True
+
+    def _settle_opened(self, entry: Entry) -> None:
+        """Whoever took the room broke the holds; who then found no nodes leaves them as they were."""
+        opened, self._opened = self._opened, {}
+        took = entry.outcome is Outcome.ADMITTED or entry.workload.id in self.claims
+        for key, (queue, usage) in opened.items():
+            if took:
+                self._break(key, entry.workload.id)
+            else:
+                self.ledger.add_usage(queue, usage)
+                self.claims[key] = (queue, usage)
 
     def _break(self, holder: WorkloadId, taker: WorkloadId | None = None) -> None:
         self.holds.end(holder)
