@@ -362,13 +362,19 @@ class Rooms:
         """It goes, and with it every unit that shares a pod with it."""
         pods = {pod.id for pod in victim.pods}
         self.fallen.add((victim.workload.id, () if victim.whole else tuple(sorted(pods))))
+        none_left = victim.whole or not self._spare_after(victim)
         for unit in self.eligible.roster.by_workload.get(victim.workload.id, ()):
-            if victim.whole or any(
-                p.id in pods for p in self.eligible.roster.candidates[unit].pods
-            ):
+            if none_left or any(p.id in pods for p in self.eligible.roster.candidates[unit].pods):
                 self._fallen_units.append(unit)
         self._leave(victim.pods)
         self._unpromised += victim.promised
+
+    def _spare_after(self, victim: Candidate) -> bool:
+        """Whether more of its single pods may be taken in this cycle; pods of no gang are each for themselves."""
+        surplus = self.eligible.surplus
+        if victim.workload.id in surplus:
+            surplus[victim.workload.id] -= len(victim.pods)
+        return surplus.get(victim.workload.id, 1) > 0
 
     def _note_lowered(self, lowered: Lowered) -> None:
         workload = self.workloads.get(lowered.workload)
