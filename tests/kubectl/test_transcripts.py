@@ -86,8 +86,12 @@ def test_the_recording_is_what_a_real_server_says(
 ) -> None:
     if request.config.getoption("--backend") != "kube":
         pytest.skip("runs on a real server: pytest --backend kube")
-    said = text_of(on_kube(binary, tmp_path))
-    assert not differing(RECORDED.read_text(), said)
+    recorded = RECORDED.read_text()
+    once = differing(recorded, text_of(on_kube(binary, tmp_path / "once")))
+    if once:  # A controller may be a moment later than it was that day: what the server says, it says again.
+        again = differing(recorded, text_of(on_kube(binary, tmp_path / "again")))
+        lasting = [text for command, text in once.items() if command in again]
+        assert not lasting, "\n\n".join(lasting)
 
 
 @pytest.mark.slow

@@ -102,6 +102,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(pod-template-hash[=:] ?)[bcdf-hj-np-tv-z2456789]{6,10}", r"\1HASH"),
     (r"(controller-revision-hash[=:\"]+ ?)[\w-]+", r"\1HASH"),
     (r"/tmp/(LIVE|MERGED)-\d+", r"/tmp/\1"),
+    # A whole object in one string: who wrote in the same second stands in the order of names, else in that of time.
+    (r"(Invalid value: \")\{\\\".*\}(\": json: )", r"\1OBJECT\2"),
     (r"^((?:---|\+\+\+) \S+)\t.*", r"\1"),
     (r"(kube-api-access-)\w{5}", r"\1CHANCE"),
     (r"(Resource Version: +)\d+", r"\1VERSION"),
