@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import yaml
@@ -30,6 +30,11 @@ SUFFIX = re.compile(r"([a-z0-9][a-z0-9.-]*)-<r(\d+)>")
 HASH = re.compile(r"<h\d+>")
 RECORDED_UID = re.compile(r"<uid:\d+>")
 NODE_NAME = re.compile(r"(?<![\w.-])[a-z0-9][\w.-]*[\w](?![\w.-])")
+# What a Deployment's template hashes to is in the names of its pods; only a label says which part of them it is.
+TEMPLATE_HASHES = ("pod-template-hash", "controller-revision-hash")
+RECORDED_TEMPLATE_HASH = re.compile(
+    rf'"(?:{"|".join(TEMPLATE_HASHES)})": "(?:[a-z0-9-]+-)?([a-z0-9]+)"'
+)
 PRETENDED = re.compile(r"makeway\.dev/pretend-(grace|ready|start|exit-code)")
 
 HOST = f"-{socket.gethostname()}"
@@ -54,6 +59,8 @@ class RecordedNames:
 
     def __init__(self, situation: Situation) -> None:
         text = json.dumps([step.outcome for step in situation.steps])
+        self._templates = Templates(RECORDED_TEMPLATE_HASH.findall(text))
+        text = self._templates.of(text)
         numbers: dict[str, set[int]] = {}
         for base, number in SUFFIX.findall(text):
             numbers.setdefault(base, set()).add(int(number))
@@ -62,7 +69,7 @@ class RecordedNames:
             for base, found in numbers.items()
             for rank, number in enumerate(sorted(found), 1)
         }
-        self._owners: dict[str, str] = {}
+        self._owners: dict[str, tuple[str, str, str]] = {}  # uid -> kind, namespace, name
         self._alike = _interchangeable_nodes(situation)
         self._nodes: dict[str, str] = {}
         self._swaps: dict[str, str] = {}  # named pods that stand for each other
@@ -81,9 +88,17 @@ class RecordedNames:
         return NODE_NAME.sub(lambda m: self._swaps.get(m.group(), m.group()), text)
 
     def unswapped(self, text: str) -> str:
-        text = HASH.sub("<h>", SUFFIX.sub(self._suffix, text))
+        text = HASH.sub("<h>", SUFFIX.sub(self._suffix, self._templates.of(text)))
         text = self.nodes(text)
-        return plain(RECORDED_UID.sub(lambda m: self._owners.get(m.group(), m.group()), text))
+        return plain(RECORDED_UID.sub(lambda m: self._owner(m.group()), text))
+
+    def _owner(self, uid: str) -> str:
+        """Of whom a uid is, under the name that stands for it by now."""
+        if uid not in self._owners:
+            return uid
+        kind, namespace, name = self._owners[uid]
+        name = HASH.sub("<h>", SUFFIX.sub(self._suffix, self._templates.of(name)))
+        return f"<uid {kind} {namespace}/{name}>"
 
     def nodes(self, text: str) -> str:
         """Which of two equal nodes a pod goes to is luck."""
@@ -93,8 +108,8 @@ class RecordedNames:
         """Which of an owner's equal pods was placed or evicted first is luck: those that fared alike stand for each other."""
         if not situation.uses_kueue:
             self._match_named(situation, ours)
-        theirs = _fates([step.outcome for step in situation.steps])
-        mine = _fates(ours)
+        theirs = _fates([step.outcome for step in situation.steps], self._templates.of)
+        mine = _fates(ours, str)
         for base, pods in theirs.items():
             left = dict(mine.get(base) or {})
             unlike = []
@@ -150,7 +165,9 @@ class RecordedNames:
 
     def _suffix(self, match: re.Match[str]) -> str:
         base, number = match.group(1), int(match.group(2))
-        return f"{base}-<r{self._rank[base, number]}>"
+        # The Workload of a pod is called after it.
+        known = (base.removeprefix("pod-"), number) if base.startswith("pod-") else (base, number)
+        return f"{base}-<r{self._rank.get(known) or self._rank[base, number]}>"
 
     def _learn(self, outcome: Json) -> None:
         for kind in ("workloads", "pods", "jobs"):
@@ -175,16 +192,17 @@ class RecordedNames:
 
     def _know(self, uid: str, kind: str, namespace: str, name: str) -> None:
         if RECORDED_UID.fullmatch(uid):
-            name = HASH.sub("<h>", SUFFIX.sub(self._suffix, name))
-            self._owners[uid] = f"<uid {kind} {namespace}/{name}>"
+            self._owners[uid] = (kind, namespace, name)
 
 
-def _fates(outcomes: list[Json]) -> dict[str, dict[int, tuple[Any, ...]]]:
+def _fates(
+    outcomes: list[Json], named: Callable[[str], str]
+) -> dict[str, dict[int, tuple[Any, ...]]]:
     """Each generated pod's state in every step, by owner and number."""
     fates: dict[str, dict[int, tuple[Any, ...]]] = {}
     for place, outcome in enumerate(outcomes):
         for pod in outcome.get("pods") or ():
-            found = SUFFIX.fullmatch(pod["metadata"]["name"])
+            found = SUFFIX.fullmatch(named(pod["metadata"]["name"]))
             if not found:
                 continue
             fate = fates.setdefault(found.group(1), {}).get(int(found.group(2)), ())
@@ -259,6 +277,28 @@ def _interchangeable_nodes(situation: Situation) -> dict[str, str]:
     return found
 
 
+class Templates:
+    """Hashes of pod templates: each server has its own way to come by them."""
+
+    def __init__(self, hashes: Iterable[str] = ()) -> None:
+        self._hashes = set(hashes)
+        self._pattern: re.Pattern[str] | None = None
+
+    def learn(self, pod: Json) -> None:
+        labels = pod["metadata"].get("labels") or {}
+        found = {labels[label].rpartition("-")[2] for label in TEMPLATE_HASHES if label in labels}
+        if not found <= self._hashes:
+            self._hashes |= found
+            self._pattern = None
+
+    def of(self, text: str) -> str:
+        if not self._hashes:
+            return text
+        if self._pattern is None:
+            self._pattern = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(self._hashes)})(?![a-z0-9])")
+        return self._pattern.sub("hash", text)
+
+
 class OurNames:
     """Our objects' names and uids in the same form, learned as they are created."""
 
@@ -267,12 +307,14 @@ class OurNames:
         self._names: dict[str, str] = {}  # real name -> common form
         self._uids: dict[str, str] = {}
         self._counts: dict[str, int] = {}
+        self._templates = Templates()
         self._pattern: re.Pattern[str] | None = None
 
     def learn(self, kind: str, obj: Json) -> None:
         meta = obj["metadata"]
         if meta["uid"] in self._uids:
             return
+        self._templates.learn(obj)
         name = self._common(kind, meta, obj)
         if name != meta["name"]:
             self._names[meta["name"]] = name
@@ -289,14 +331,18 @@ class OurNames:
         return text
 
     def of(self, text: str) -> str:
+        text = self._named(text)
+        text = UID.sub(lambda m: self._uids.get(m.group(), f"<uid {m.group()}>"), text)
+        text = LONG_TIME.sub("<time>", TIME.sub("<time>", text))
+        return plain(SECONDS.sub("<n>", self.nodes(text)))
+
+    def _named(self, text: str) -> str:
         if self._names:
             if self._pattern is None:
                 longest_first = sorted(self._names, key=len, reverse=True)
                 self._pattern = re.compile("|".join(map(re.escape, longest_first)))
             text = self._pattern.sub(lambda m: self._names[m.group()], text)
-        text = UID.sub(lambda m: self._uids.get(m.group(), f"<uid {m.group()}>"), text)
-        text = LONG_TIME.sub("<time>", TIME.sub("<time>", text))
-        return plain(SECONDS.sub("<n>", self.nodes(text)))
+        return self._templates.of(text)
 
     def of_text(self, text: str) -> str:
         """What kubectl printed: there are names of events in it, and our steering."""
@@ -310,12 +356,12 @@ class OurNames:
     def _common(self, kind: str, meta: Json, obj: Json) -> str:
         name: str = meta["name"]
         if meta.get("generateName"):
-            base = meta["generateName"].rstrip("-")
+            base = self._templates.of(meta["generateName"].rstrip("-"))
             return f"{base}-<r{self._count(meta, base)}>"
         owned = meta.get("ownerReferences")
         if kind == "Workload" and owned and re.search(r"-[0-9a-f]{5}$", name):
-            return name[:-5] + "<h>"
-        return name
+            return self._named(name[:-5]) + "<h>"
+        return self._templates.of(name)
 
     def _count(self, meta: Json, base: str) -> int:
         # Kueue and the recordings count over all namespaces: names of owners seldom repeat there.

@@ -48,6 +48,8 @@ STORES = {
     "admissionchecks.kueue.x-k8s.io": "AdmissionCheck",
     "nodes": "Node",
 }
+# Not shown in recordings, but their uids are, in who owns what.
+OWNERS = {"replicasets.apps": "ReplicaSet", "statefulsets.apps": "StatefulSet"}
 POD_GROUPS = ("podgroups.scheduling.sigs.k8s.io", "podgroups.scheduling.x-k8s.io")
 FAKE_NODE = {"kwok.x-k8s.io/node": "fake"}
 EXITS = re.compile(r"# the containers of pods (\S+) exit with code (\d+)")
@@ -355,7 +357,7 @@ class Replay:
         for change in self._store.changes_since(self._learned):
             self._learned = change.version
             if change.before is None and change.kind != "events":
-                kind = STORES.get(change.kind, change.kind.split(".")[0])
+                kind = OWNERS.get(change.kind) or STORES.get(change.kind, change.kind)
                 self.names.learn(kind, change.last.decode())
 
     def _events(self, changes: list[Change], *, again: bool = False) -> list[Json]:

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.golden import facts
+from tests.golden import facts, wanted
 from tests.golden.comparing import Comparison, Outcome
 from tests.golden.expected import Expected
 from tests.golden.facts import Facts, Key
@@ -166,10 +166,16 @@ def _as_shown(want: Facts, got: Facts, last: Facts) -> Facts:
     return shown
 
 
-def _same(got: Facts, last: Facts, about: str) -> bool:
-    return {k: v for k, v in got.items() if k.about == about} == {
-        k: v for k, v in last.items() if k.about == about
-    }
+def _same(got: Facts, last: Facts, about: str) -> bool | str:
+    """Whether an object is as it was before the step; one that waits may only have a newer reason to."""
+    now, then = ({k: v for k, v in side.items() if k.about == about} for side in (got, last))
+    changed = {key for key in {*now, *then} if now.get(key) != then.get(key)}
+    still_waits = all(
+        key.field == "QuotaReserved"
+        and all(side.get(key, {}).get("status") == "False" for side in (now, then))
+        for key in changed
+    )
+    return wanted.NEWER_REASON if changed and still_waits else not changed
 
 
 def _events(comparison: Comparison, step: Step, want: Json, got: Json) -> list[Outcome]:

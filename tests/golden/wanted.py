@@ -83,18 +83,32 @@ def _granular_reason(key: Key, _path: str, want: Any, got: Any, _context: Contex
 
 
 NO_RESERVATION = "The workload has no reservation"
+NOT_ADMITTED = (NO_RESERVATION, "The workload has not all checks ready")
 
 
 def _not_admitted_yet(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
     """With the granular reasons comes the condition Admitted=False, and the column that shows it."""
     if want == ABSENT and isinstance(got, dict):
         told = "Admitted" in (key.field, got.get("type"))
-        return told and got.get("message") == NO_RESERVATION
+        return told and got.get("message") in NOT_ADMITTED
     if want == ABSENT and isinstance(got, str):
-        return NO_RESERVATION in got and "Type: Admitted" in got
+        return any(words in got for words in NOT_ADMITTED) and "Type: Admitted" in got
     if key.sort == "row" and isinstance(want, str):
         return want.split() == [word for word in str(got).split() if word != "False"]
     return False
+
+
+# Instead of "unchanged".
+NEWER_REASON = "has a newer reason to wait"
+
+
+def _kept_up_to_date(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    return key.field == "unchanged" and want is True and got == NEWER_REASON
+
+
+def _kept_until_stopped(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    ours = key.about.startswith("Workload ") and "/statefulset-" in key.about
+    return ours and key.field == "finalizers" and want == ABSENT and got != ABSENT
 
 
 # What our messages add: for whom by name, by which priorities, at what loss.
@@ -300,6 +314,14 @@ RULES = (
         "Where Kueue is silent (an equal workload that was skipped, an unknown priority class)"
         " whoever waits is told why.",
         _silent_in_kueue,
+    ),
+    Rule(
+        "Whoever waits is told its reason of now, where Kueue may leave one that is no longer true.",
+        _kept_up_to_date,
+    ),
+    Rule(
+        "The Workload of a StatefulSet is kept by its finalizer until its pods have stopped.",
+        _kept_until_stopped,
     ),
     Rule(
         "What makeway has to remember beyond Kueue's fields stands in annotations of its own.",

@@ -107,6 +107,39 @@ async def test_a_group_waits_until_it_is_complete() -> None:
     assert gates(b, "a") == gates(b, "b") == []
 
 
+async def test_a_pod_too_many_is_deleted_and_does_not_run_beside_the_quota() -> None:
+    b = board()
+    for name in ("a", "b"):
+        b.put("Pod", member(name))
+    await b.settle()
+    for name in ("a", "b"):
+        b.running(f"default/{name}")
+    b.put("Pod", member("c"))
+
+    await b.settle()
+
+    assert b.told("ExcessPodDeleted") == ["Excess pod deleted"]
+    assert b.cluster.copy.keys("Pod") == ["default/a", "default/b"]
+    owners = b.get("Workload", "default/g")["metadata"]["ownerReferences"]
+    assert {owner["name"] for owner in owners} == {"a", "b"}
+
+
+async def test_who_was_replaced_once_does_not_stand_for_another_that_fails() -> None:
+    b = board(cpu="4", **PREEMPTS)
+    for name in ("a", "b"):
+        b.put("Pod", member(name, "2", "low"))
+    await b.settle()
+    b.patch("Pod", "default/a", {"status": {"phase": "Failed"}})
+    b.put("Pod", member("c", "2", "low"))
+    await b.settle()
+    assert b.get("Pod", "default/a")["metadata"].get("finalizers") is None
+
+    b.patch("Pod", "default/b", {"status": {"phase": "Failed"}})
+    await b.settle()
+
+    assert b.get("Pod", "default/b")["metadata"]["finalizers"] == ["kueue.x-k8s.io/managed"]
+
+
 async def evicted_group(b: Board, notes: dict[str, str] | None = None) -> None:
     for name in ("a", "b"):
         b.put("Pod", member(name, "2", "low", notes))

@@ -59,6 +59,59 @@ async def test_a_waiting_one_is_deactivated_without_noise() -> None:
     assert b.told("EvictedDueToDeactivated") == []
 
 
+async def test_one_written_by_hand_gives_its_quota_back_when_it_is_evicted() -> None:
+    b = board()
+    b.put(
+        "Workload",
+        {
+            "metadata": {"name": "mine", "namespace": "default"},
+            "spec": {
+                "queueName": "queue",
+                "podSets": [
+                    {"name": "main", "count": 1, "template": job("x", "3")["spec"]["template"]}
+                ],
+            },
+        },
+    )
+    await b.settle()
+    mine = b.get("Workload", "default/mine")
+    assert b.condition(mine, "Admitted")[0] == "True"
+    assert b.condition(mine, "PodsReady") == ("", "", "")  # nobody would ever say so
+
+    b.patch("Workload", "default/mine", {"spec": {"active": False}})
+    await b.settle()
+
+    mine = b.get("Workload", "default/mine")
+    assert b.condition(mine, "Evicted")[0:2] == ("True", "Deactivated")
+    assert b.condition(mine, "QuotaReserved")[0] == "False"
+    assert "admission" not in mine["status"]
+
+
+async def test_a_check_of_one_flavor_is_asked_only_of_those_who_got_it() -> None:
+    b = board(cpu="1")
+    b.put("AdmissionCheck", CHECK)
+    only = {"name": "budget", "onFlavors": ["default-flavor"]}
+    b.patch(
+        "ClusterQueue", "cq", {"spec": {"admissionChecksStrategy": {"admissionChecks": [only]}}}
+    )
+    groups = b.get("ClusterQueue", "cq")["spec"]["resourceGroups"]
+    other = {"name": "other", "resources": [{"name": "cpu", "nominalQuota": "9"}]}
+    b.put("ResourceFlavor", flavor("other"))
+    groups[0]["flavors"].append(other)
+    b.patch("ClusterQueue", "cq", {"spec": {"resourceGroups": groups}})
+    b.put("Job", job("huge", "20"))
+    b.put("Job", job("large", "5"))
+    b.put("Job", job("small", "1"))
+
+    await b.settle()
+
+    def asked(name: str) -> list[str]:
+        return [c["name"] for c in b.workload_of(name)["status"].get("admissionChecks") or []]
+
+    assert asked("huge") == asked("large") == []
+    assert asked("small") == ["budget"]
+
+
 async def with_check(b: Board) -> None:
     b.put("AdmissionCheck", CHECK)
     b.patch("ClusterQueue", "cq", {"spec": ASKS})

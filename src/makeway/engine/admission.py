@@ -43,9 +43,9 @@ def checks_open(entry: Entry, state: State) -> bool:
 
 
 def _considered(entry: Entry) -> Iterator[Considered]:
-    """What the event tells: every flavor that was not simply free."""
+    """What the event tells: every flavor that was not simply free, by name."""
     for pod_set in entry.proposal.pod_sets:
-        for attempt in pod_set.attempts:
+        for attempt in sorted(pod_set.attempts, key=lambda attempt: attempt.flavor):
             if attempt.mode is not Mode.FIT or attempt.offer.borrow:
                 yield Considered(
                     pod_set=pod_set.name,

@@ -18,6 +18,9 @@ from makeway.kinds.metadata import (
     GROUP_NAME,
     GROUP_SERVING,
     GROUP_TOTAL,
+    IS_GROUP_WORKLOAD,
+    JOB_OWNER_KIND,
+    JOB_OWNER_NAME,
     MANAGED,
     PREBUILT_WORKLOAD,
     ROLE_HASH,
@@ -80,6 +83,14 @@ class GatedKind:
             },
         }
 
+    def workload_notes(self, owner: Json) -> dict[str, str]:
+        """What Kueue writes on the Workload: of whom it is, for those who see only the Workload."""
+        return {
+            IS_GROUP_WORKLOAD: "true",
+            JOB_OWNER_KIND: f"{self.api_version}, Kind={self.kind}",
+            JOB_OWNER_NAME: name(owner),
+        }
+
     def owner_of(self, pod: Json) -> str:
         """The name of this kind's object that a pod belongs to; empty when it belongs to none."""
         raise NotImplementedError
@@ -117,7 +128,8 @@ class GatedStatefulSet(GatedKind):
         count = replicas(spec(owner))
         if not count:
             return []
-        pod_set = _pod_set("main", count, spec(owner).get("template") or {}, POD_INDEX)
+        template = spec(owner).get("template") or {}
+        pod_set = _pod_set("main", count, template, POD_INDEX, keep_labels=self.gang)
         return [Group(workload=self._name(owner), pod_sets=[pod_set])]
 
     def owner_of(self, pod: Json) -> str:
@@ -178,11 +190,16 @@ def waits_for_leader(owner: Json) -> bool:
     return bool(spec(owner).get("startupPolicy") == "LeaderReady")
 
 
-def _pod_set(set_name: str, count: int, template: Json, index_label: str) -> Object:
+def _pod_set(
+    set_name: str, count: int, template: Json, index_label: str, *, keep_labels: bool = True
+) -> Object:
+    """Labels matter where all pods are placed together; those that come one by one bring their own."""
     return {
         "name": set_name,
         "count": count,
-        "template": composing.template_from(template.get("metadata") or {}, spec(template)),
+        "template": composing.template_from(
+            template.get("metadata") or {}, spec(template), keep_labels=keep_labels
+        ),
         "topologyRequest": topology_request(
             annotations_of(template), {"podIndexLabel": index_label}
         ),

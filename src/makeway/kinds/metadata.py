@@ -41,6 +41,8 @@ SUSPENDING_PARENT: Final = "kueue.x-k8s.io/pod-suspending-parent"
 # Parents that have a Workload for each group of their pods: what stands on a pod is for readers, and makes no group.
 GROUPING_PARENTS: Final = ("statefulset", "leaderworkerset")
 IS_GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
+JOB_OWNER_KIND: Final = "kueue.x-k8s.io/job-owner-gvk"
+JOB_OWNER_NAME: Final = "kueue.x-k8s.io/job-owner-name"
 
 
 def metadata(obj: Json) -> Json:

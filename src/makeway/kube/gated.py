@@ -6,7 +6,7 @@ that wait at their gates, and the group's quota is free as soon as none of the o
 
 from __future__ import annotations
 
-from makeway.kinds import composing, conditions, pod
+from makeway.kinds import composing, conditions, pod, podgroup
 from makeway.kinds.gated import GatedKind, Group
 from makeway.kinds.metadata import (
     GROUP_NAME,
@@ -34,13 +34,14 @@ from makeway.kube.actions import (
     patch_status,
     tell,
 )
+from makeway.kube.events import POD_CONTROLLER
 from makeway.kube.jobs import (
     changed_priority,
     follow_queue,
     same_pod_sets,
     standing_still,
 )
-from makeway.kube.pods import let_go, stop
+from makeway.kube.pods import add_owners, let_go, stop
 from makeway.kube.world import World
 
 
@@ -119,7 +120,14 @@ class _Look:
             if self._stopped(reason, conditions.message(workload, standing.EVICTED)):
                 self._write_status(workload, standing.release(workload, self.now))
         else:
+            self._adopt(workload)
             self._follow(workload)
+
+    def _adopt(self, workload: Json) -> None:
+        known = {owner.get("uid") for owner in owners(workload)}
+        fresh = [p for p in self.pods if podgroup.runnable(p) and uid(p) not in known]
+        if fresh:
+            self.steps.actions.append(add_owners(workload, fresh, self.pods))
 
     def _mark(self, one: Json) -> None:
         """Its group stands on the pod, for those who look there."""
@@ -160,6 +168,9 @@ class _Look:
             self.group.pod_sets,
             priority,
             wl_name=self.group.workload,
+        )
+        workload["metadata"].setdefault("annotations", {}).update(
+            self.kind.workload_notes(self.owner)
         )
         made = self._tell("CreatedWorkload", f"Created Workload: {key(workload)}")
         self.steps.actions.append(Create(kind="Workload", obj=workload, then=(made,)))
@@ -232,5 +243,5 @@ class _Look:
             )
             return
         note = f"Admitted by clusterQueue {standing.cluster_queue(workload)}"
-        started = tell("Pod", one, self.kind.component, "Started", note)
+        started = tell("Pod", one, POD_CONTROLLER, "Started", note)
         self.steps.actions.append(patch_object("Pod", one, pod.start_patch(one, update), started))

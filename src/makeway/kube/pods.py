@@ -16,6 +16,7 @@ from makeway.kinds.metadata import (
     Json,
     Object,
     created_at,
+    finalizers,
     key,
     metadata,
     name,
@@ -237,7 +238,7 @@ def reconcile_group(namespace: str, group: str, world: World, now: float) -> Ste
         steps.actions.append(
             patch_status("Workload", workload, change, _tell(pods[0], "FinishedWorkload", note))
         )
-    elif _adopt(pods, workload, steps):
+    elif _remove_excess(pods, workload, steps) or _adopt(pods, workload, steps):
         pass
     elif standing.evicted(workload):
         _evict_group(pods, workload, world, steps, now)
@@ -259,16 +260,52 @@ def _compose_group(group: str, pods: list[Object], world: World, steps: Steps) -
         note = f"'{group}' group has fewer runnable pods than expected"
         steps.actions.append(_tell(living[-1], "ErrWorkloadCompose", note, warning=True, once=True))
         return
-    for extra in living[total:] if total else []:
-        note = f"Excess pod deleted in workload {group}"
-        steps.actions.append(delete_object("Pod", extra, _tell(extra, "ExcessPodDeleted", note)))
-    members = living[:total] if total else living
+    members, excess = _kept(living, total or len(living))
+    for one in excess:
+        steps.actions += _delete_excess(one)
     pod_sets = podgroup.group_pod_sets(members, total=total if fast else 0)
     if len(pod_sets) > podgroup.MAX_ROLES:
         note = f"pod group can't include more than {podgroup.MAX_ROLES} roles"
         steps.actions.append(_tell(living[-1], "ErrWorkloadCompose", note, warning=True, once=True))
         return
     _compose(members, pod_sets, group, world, steps)
+
+
+def _held(one: Json) -> bool:
+    """By our finalizer."""
+    return MANAGED in finalizers(one)
+
+
+def _kept(pods: list[Object], count: int) -> tuple[list[Object], list[Object]]:
+    """As many as the group said it has, and who is too many: who is not ours goes first, then who has not started, then the newest."""
+    ranked = sorted(
+        pods,
+        key=lambda one: (
+            not _held(one),
+            pod.gated_for_admission(one),
+            created_at(one),
+            name(one),
+        ),
+    )
+    return ranked[:count], ranked[count:]
+
+
+def _remove_excess(pods: list[Object], workload: Json, steps: Steps) -> bool:
+    """Nobody runs beside the pods for which quota was asked."""
+    for pod_set in spec(workload).get("podSets") or []:
+        members = [
+            one
+            for one in pods
+            if podgroup.runnable(one) and podgroup.role_hash(one) == pod_set["name"]
+        ]
+        for one in _kept(members, int(pod_set.get("count", 1)))[1]:
+            steps.actions += _delete_excess(one)
+    return bool(steps.actions)
+
+
+def _delete_excess(one: Json) -> list[Action]:
+    told = _tell(one, "ExcessPodDeleted", "Excess pod deleted")
+    return [*let_go(one), delete_object("Pod", one, told)]
 
 
 def _close_group(pods: list[Object], workload: Json, steps: Steps) -> None:
@@ -300,6 +337,21 @@ def _outcome(pods: list[Object], workload: Json, now: float) -> str | None:
     return None
 
 
+def add_owners(workload: Json, fresh: Sequence[Json], pods: Sequence[Json]) -> Action:
+    """A group's Workload lives as long as any of its pods; those that are gone are no owners any more."""
+    there = {uid(one) for one in pods}
+    kept = [o for o in owners(workload) if o.get("kind") != pod.KIND or o.get("uid") in there]
+    added = [
+        composing.owner_reference(
+            {"apiVersion": pod.API_VERSION, "kind": pod.KIND, **one}, controls=False
+        )
+        for one in fresh
+    ]
+    note = f"Added {len(added)} owner reference(s)"
+    told = tell("Workload", workload, POD_CONTROLLER, "OwnerReferencesAdded", note)
+    return patch_object("Workload", workload, {"metadata": {"ownerReferences": kept + added}}, told)
+
+
 def _adopt(pods: list[Object], workload: Json, steps: Steps) -> bool:
     """Replacement pods become owners, and for each the oldest pod that it replaces may go."""
     known = {owner.get("uid") for owner in owners(workload)}
@@ -307,17 +359,10 @@ def _adopt(pods: list[Object], workload: Json, steps: Steps) -> bool:
     living = sum(podgroup.runnable(one) or pod.phase(one) == "Succeeded" for one in pods)
     total = podgroup.total_count(pods)
     replaced = [one for one in pods if not podgroup.runnable(one) and pod.phase(one) != "Succeeded"]
+    replaced.sort(key=_held)  # who was let go before has been replaced already
     excess = len(pods) - total if total else 0
     if fresh and living <= (total or living):
-        references = [o for o in owners(workload) if any(uid(p) == o.get("uid") for p in pods)]
-        added = [
-            composing.owner_reference({"apiVersion": "v1", "kind": "Pod", **one}, controls=False)
-            for one in fresh
-        ]
-        note = f"Added {len(added)} owner reference(s)"
-        told = tell("Workload", workload, POD_CONTROLLER, "OwnerReferencesAdded", note)
-        body = {"metadata": {"ownerReferences": references + added}}
-        steps.actions.append(patch_object("Workload", workload, body, told))
+        steps.actions.append(add_owners(workload, fresh, pods))
         return True
     for one in replaced[: max(0, excess)]:
         steps.actions += let_go(one)

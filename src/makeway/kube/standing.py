@@ -13,7 +13,7 @@ from makeway.control.clock import timestamp
 from makeway.engine.demand import Demand
 from makeway.kinds import conditions
 from makeway.kinds.conditions import Conditions
-from makeway.kinds.metadata import Json, Object, seconds, status
+from makeway.kinds.metadata import Json, Object, owners, seconds, status
 from makeway.model.resources import format_amount
 from makeway.model.workload import Admission
 
@@ -83,7 +83,7 @@ def reserve(workload: Json, admission: Admission, now: float, *, all_checks_read
         changed.set(ADMITTED, True, "Admitted", "The workload is admitted")
     elif changed.get(ADMITTED) is not None:
         changed.set(ADMITTED, False, *UNSATISFIED)
-    if changed.get(PODS_READY) is None:
+    if changed.get(PODS_READY) is None and owners(workload):
         changed.set(PODS_READY, False, *NOT_READY)
     return changed.patch() | {
         "admission": admission_json(admission),
@@ -130,7 +130,7 @@ def wait(
     changed.set(QUOTA_RESERVED, False, reason, message)
     if changed.get(ADMITTED) is None:
         changed.set(ADMITTED, False, *NO_RESERVATION)
-    if changed.get(PODS_READY) is None:
+    if changed.get(PODS_READY) is None and owners(workload):
         changed.set(PODS_READY, False, *NOT_READY)
     patch = changed.patch()
     asked = [

@@ -57,6 +57,7 @@ def reconcile(workload: Json, world: World, now: float) -> Steps:
         _orphaned,
         _deactivated,
         _reactivated,
+        _unowned,
         _priority_class_changed,
         _checks,
         _stopped,
@@ -138,6 +139,13 @@ def _deactivated(workload: Json, _world: World, _steps: Steps, now: float) -> Pa
     )
 
 
+def _unowned(workload: Json, _world: World, _steps: Steps, now: float) -> Patch | None:
+    """Of a Workload that somebody wrote by hand nobody stops anything: who evicts it has its quota back at once."""
+    if owners(workload) or not (standing.evicted(workload) and standing.has_quota(workload)):
+        return None
+    return patch_status("Workload", workload, standing.release(workload, now))
+
+
 def _reactivated(workload: Json, world: World, _steps: Steps, now: float) -> Patch | None:
     """Set active again: it queues again. Kueue leaves those behind that it had deactivated itself; under its policy so do we."""
     if standing.has_quota(workload) or not standing.active(workload):
@@ -175,12 +183,15 @@ def _priority_class_changed(
 
 def _checks(workload: Json, world: World, steps: Steps, now: float) -> Patch | None:
     queue = world.cluster_queue_of(workload)
-    if queue is None or standing.evicted(workload):
+    leaving = standing.evicted(workload)
+    if queue is None or (leaving and standing.has_quota(workload)):
         return None
     known: list[Object] = status(workload).get("admissionChecks") or []
     wanted = required_checks(workload, queue)
     if {c["name"] for c in known} != set(wanted):
         return patch_status("Workload", workload, {"admissionChecks": _synced(known, wanted, now)})
+    if leaving:
+        return None
     rejected = [c for c in known if c.get("state") == "Rejected"]
     if rejected:
         return _reject(workload, rejected, now)
@@ -191,17 +202,23 @@ def _checks(workload: Json, world: World, steps: Steps, now: float) -> Patch | N
 
 
 def required_checks(workload: Json, queue: Json) -> list[str]:
-    """The checks of its queue that concern a flavor it got; all of them before it got one."""
+    """The checks of its queue that concern a flavor it got; before it got one, those that concern every flavor."""
     strategy = (spec(queue).get("admissionChecksStrategy") or {}).get("admissionChecks") or []
     given = {
         flavor
         for assignment in standing.assignments(workload).values()
         for flavor in (assignment.get("flavors") or {}).values()
     }
+    every = {
+        flavor["name"]
+        for group in spec(queue).get("resourceGroups") or []
+        for flavor in group.get("flavors") or []
+    }
     names = [
         rule["name"]
         for rule in strategy
-        if not rule.get("onFlavors") or not given or given & set(rule["onFlavors"])
+        if not (only := set(rule.get("onFlavors") or ()))
+        or (given & only if given else every <= only)
     ]
     return list(dict.fromkeys([*names, *(spec(queue).get("admissionChecks") or [])]))
 

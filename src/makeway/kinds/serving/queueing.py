@@ -239,9 +239,11 @@ def queued_pod_causes(pod: Obj) -> list[Cause]:
 
 
 def refuse_queue_change_of_pod(new: Obj, old: Obj) -> None:
-    """A queued pod that is no longer gated keeps its queue."""
+    """A pod that nothing holds back keeps its queue, and gets none later: it would count and yet never have waited."""
     before, after = _labels(old), _labels(new)
-    if before.get(MANAGED) != "true" or old["spec"].get("schedulingGates"):
+    if old["metadata"].get("namespace") in _UNMANAGED_NAMESPACES:
+        return
+    if old["spec"].get("schedulingGates"):
         return
     if before.get(QUEUE_NAME, "") != after.get(QUEUE_NAME, ""):
         field = f"metadata.labels[{QUEUE_NAME}]"
