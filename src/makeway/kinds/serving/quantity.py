@@ -20,7 +20,7 @@ BAD_QUANTITY = f"quantities must match the regular expression '{REGEX_SHOWN}'"
 
 # As on a real server, what is larger is cut off; what is far smaller than a billionth is not told apart.
 LARGEST = Decimal(2**63 - 1)
-_FURTHEST = 60  # exponent that is still looked at
+_FURTHEST = Decimal(60)  # exponent that is still looked at
 
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
