@@ -40,7 +40,7 @@ class Writer:
         self._copy = copy
         self._clock = clock
         self._scribe = Scribe()
-        self._words: deque[Tell | Patch] = deque(maxlen=MOST_WORDS_WAITING)
+        self._words: deque[Tell | Patch] = deque()
         self._to_tell = asyncio.Event()
         self._telling = 0
         self._under_way = 0
@@ -195,7 +195,9 @@ class Writer:
     # Words
 
     def tell(self, tell: Tell) -> None:
-        self._later(tell)
+        """Of too many events some are not told; a patch counts as done, and is never left out."""
+        if len(self._words) < MOST_WORDS_WAITING:
+            self._later(tell)
 
     def _later(self, word: Tell | Patch) -> None:
         self._words.append(word)
