@@ -124,9 +124,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
     consumed: tuple[tuple[str, float], ...]
     at: float
-    since: (
-        float | None
-    )  # the sample it goes on from: where another one stands by now, this one is void
+    since: float | None  # the sample it goes on from; where another stands by now, it is void
     weighted: float  # what it counts for where local queues are compared
 
 
@@ -170,8 +168,8 @@ class UsageAt:
                 f"LocalQueue {workload.door} has weight 0 and comes after LocalQueue {other.door}"
             )
         return (
-            f"LocalQueue {workload.door} has used {mine:,.6g} and LocalQueue {other.door}"
-            f" {theirs:,.6g} (weighted, lately): who used less goes first"
+            f"LocalQueue {workload.door} has used {_shown(mine)} and LocalQueue {other.door}"
+            f" {_shown(theirs)} (weighted, lately): who used less goes first"
         )
 
     def _used(self, door: str) -> dict[str, float]:
@@ -282,6 +280,11 @@ class UsageAt:
 def _part(seconds: float, half_life_s: float) -> float:
     """How much of the way is gone after so long: half of it after a half-life."""
     return float(1.0 - 0.5 ** (seconds / half_life_s))
+
+
+def _shown(used: float) -> str:
+    """Bytes make long numbers, and long half-lives short ones."""
+    return f"{used:,.0f}" if used >= 1000 else f"{used:.6g}"
 
 
 def _admitted_at(workload: Workload) -> float | None:
