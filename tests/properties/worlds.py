@@ -65,7 +65,7 @@ BY_LOSS = [
     Policy(usage_order=UsageOrder(half_life_s=60.0, sampling_s=10.0)),
 ]
 POLICIES = [*BY_LOSS, Policy(victims="kueue"), Policy(victims="kube")]
-_SECOND_DOOR = "-too"
+SECOND_DOOR = "-too"  # of a queue where usage counts
 
 _CHECKPOINTS = [
     Checkpoint(),
@@ -250,7 +250,7 @@ def _build_queue(h: Harness, queue: QueueOf) -> None:
         borrowing_limit=queue.borrowing_limit,
         weight=queue.weight,
         checks=("ready",) if queue.checked else (),
-        doors={queue.name: 1.0, queue.name + _SECOND_DOOR: 0.5}
+        doors={queue.name: 1.0, queue.name + SECOND_DOOR: 0.5}
         if h.policy.usage_order is not None
         else None,
     )
@@ -258,9 +258,9 @@ def _build_queue(h: Harness, queue: QueueOf) -> None:
 
 def _door(h: Harness, item: Submission) -> str | None:
     """Where usage counts, each other workload comes in through the second door of its queue."""
-    second = f"{item.queue}{_SECOND_DOOR}"
+    second = f"{item.queue}{SECOND_DOOR}"
     there = f"default/{second}" in h.state.local_queues
-    return second if there and int(item.name[1:]) % 2 else item.queue
+    return second if there and item.name[-1] in "13579" else item.queue
 
 
 def submit(h: Harness, item: Submission) -> None:
