@@ -332,6 +332,27 @@ def test_turning_it_on_for_a_queue_counts_those_who_run_there_already() -> None:
     assert used(h, "blue") == pytest.approx(4.0)
 
 
+def test_the_first_sample_counts_nobody_twice_who_got_in_in_the_same_second() -> None:
+    h = two_teams(half_life_s=HOUR, sampling_s=HOUR)
+    h.submit("job", queue="blue", gpus=8)
+    h.cycle()
+    h.put(msgspec.structs.replace(door(h, "blue"), consumed=(), sampled_at=None))
+    h.cycle()
+    assert door(h, "blue").sampled_at == h.now
+    assert used(h, "blue") == pytest.approx(4.0)
+
+
+def test_a_sample_wakes_nobody_who_is_known_not_to_fit() -> None:
+    h = two_teams()
+    h.submit("runs", queue="green", gpus=8)
+    h.submit("waits", queue="blue", gpus=8)
+    h.cycle()
+    line = h.state.pending["shared"]  # type: ignore[index]
+    assert list(line.parked()) == ["default/waits"]
+    say_used(h, "blue", gpus=1.0)
+    assert list(line.parked()) == ["default/waits"]
+
+
 # -- victims ---------------------------------------------------------------------------------------------------------
 
 
