@@ -342,15 +342,14 @@ def test_the_first_sample_counts_nobody_twice_who_got_in_in_the_same_second() ->
     assert used(h, "blue") == pytest.approx(4.0)
 
 
-def test_a_sample_wakes_nobody_who_is_known_not_to_fit() -> None:
+def test_a_sample_leaves_everybody_where_they_stand_in_line() -> None:
     h = two_teams()
     h.submit("runs", queue="green", gpus=8)
     h.submit("waits", queue="blue", gpus=8)
-    h.cycle()
-    line = h.state.pending["shared"]  # type: ignore[index]
-    assert list(line.parked()) == ["default/waits"]
+    assert h.cycle().waits
     say_used(h, "blue", gpus=1.0)
-    assert list(line.parked()) == ["default/waits"]
+    assert "default/waits" not in h.state.unexplained
+    assert h.cycle().waits == ()
 
 
 # -- victims ---------------------------------------------------------------------------------------------------------
