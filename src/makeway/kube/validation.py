@@ -35,6 +35,9 @@ _A_SUBDOMAIN: Final = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters,"
     " '-' or '.', and must start and end with an alphanumeric character"
 )
+# Evaluating a rule costs about as much as storing the pod: those that do not queue are not even asked.
+_LABELLED: Final[Object] = {"matchExpressions": [{"key": QUEUE_NAME, "operator": "Exists"}]}
+_MANAGED: Final[Object] = {"matchLabels": {MANAGED: "true"}}
 # A number that CEL can read; longer ones are none that anybody means.
 _NUMBER: Final = "^[0-9]{1,9}$"
 
@@ -46,8 +49,8 @@ def validating_policies() -> list[Object]:
         _policy("makeway-check-queued-jobs", ALL_JOBS, made + changed, _names_of_jobs()),
         _policy("makeway-check-partial-jobs", JOBS, made, [_parallelism()]),
         _policy("makeway-keep-queue-of-jobs", JOBS, changed, _kept_by_jobs()),
-        _policy("makeway-check-queued-pods", PODS, made, _groups_of_pods()),
-        _policy("makeway-keep-queue-of-pods", PODS, changed, _kept_by_pods()),
+        _only(_LABELLED, _policy("makeway-check-queued-pods", PODS, made, _groups_of_pods())),
+        _only(_MANAGED, _policy("makeway-keep-queue-of-pods", PODS, changed, _kept_by_pods())),
         _policy("makeway-keep-size-of-sets", STATEFUL_SETS, changed, [_size_of_sets()]),
     ]
 
@@ -203,6 +206,12 @@ def _policy(
             ],
         },
     }
+
+
+def _only(labels: Object, policy: Object) -> Object:
+    """For objects that carry these labels, before a change or after it."""
+    policy["spec"]["matchConstraints"]["objectSelector"] = labels
+    return policy
 
 
 def validating_binding(policy: Object) -> Object:
