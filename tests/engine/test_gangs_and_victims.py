@@ -249,6 +249,21 @@ def test_who_is_patient_waits_for_a_job_that_ends_soon(h: Harness) -> None:
     assert h.placed("patient") == ["node-0"]
 
 
+def test_of_independent_pods_those_that_fit_start_and_only_the_rest_is_patient(h: Harness) -> None:
+    h.nodes(2, gpus=8)
+    h.queue("research", gpus=16)
+    h.submit("short", gpus=8, priority=1, checkpoint=Checkpoint(expected_runtime_s=600))
+    h.settle()
+    h.advance(500)
+    patient = Checkpoint(patience_s=300)
+    h.submit("sweep", pods=2, gpus=8, gang=False, priority=10, queue="research", checkpoint=patient)
+
+    h.settle()
+
+    assert h.preempted == []
+    assert len(h.placed("sweep")) == 1
+
+
 def test_a_job_that_overran_its_word_is_not_believed_again(h: Harness) -> None:
     h.nodes(1, gpus=8)
     h.submit("liar", gpus=8, priority=1, checkpoint=Checkpoint(expected_runtime_s=600))

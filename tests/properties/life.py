@@ -15,7 +15,7 @@ from tests.properties.worlds import World, build, submit
 PROPERTIES = 14  # that share the clusters asked for
 EXAMPLES = max(1, int(os.environ.get("N", "2000")) // PROPERTIES)
 # Shrinking a failure takes minutes: SHRINK=1 asks for it.
-PHASES = tuple(Phase) if "SHRINK" in os.environ else (Phase.explicit, Phase.generate)
+PHASES = tuple(Phase) if "SHRINK" in os.environ else (Phase.explicit, Phase.reuse, Phase.generate)
 many = settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -88,11 +88,7 @@ class Joint:
             quota,
             may_evict=not self.seating.waits_for_room(workload),
         )
-        if isinstance(room, Shortfall) and workload.gang is None:
-            some = self._as_many_as_fit(workload, demands)
-            if some:
-                return Room(placement=some)
-        return room
+        return self._or_as_many_as_fit(workload, demands, room)
 
     def room_by_evicting(
         self, workload: Workload, queue: QueueName, proposal: Proposal
@@ -117,9 +113,15 @@ class Joint:
                 ledger.give_back(Part(held, pods))
         return bool(leaving or fallen or self.seating.giving_up)
 
-    def _as_many_as_fit(self, workload: Workload, demands: Sequence[Demand]) -> tuple[Placed, ...]:
-        """Independent pods: one that fits is enough to start."""
-        return self.seating.place_some(workload, demands)
+    def _or_as_many_as_fit(
+        self, workload: Workload, demands: Sequence[Demand], room: Room | Shortfall
+    ) -> Room | Shortfall:
+        """Independent pods: one that fits is enough to start, and none waits for the others' room to come by itself."""
+        comes = isinstance(room, Shortfall) or room.comes_at is not None
+        if workload.gang is not None or not comes:
+            return room
+        some = self.seating.place_some(workload, demands)
+        return Room(placement=some) if some else room
 
     # --- whom may it take it from? ---
 
@@ -223,9 +225,7 @@ class Joint:
         room = self.seating.find_room(
             workload, demands, self.legality(quota), quota, may_evict=not waits
         )
-        if isinstance(room, Shortfall) and workload.gang is None:
-            some = self._as_many_as_fit(workload, demands)
-            room = Room(placement=some) if some else room
+        room = self._or_as_many_as_fit(workload, demands, room)
         if isinstance(room, Shortfall) and waits:
             return [Wait(workload=workload.id, reason=self.seating.waiting_for_victims(workload))]
         if isinstance(room, Shortfall):
