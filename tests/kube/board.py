@@ -15,6 +15,7 @@ from makeway.client import Client
 from makeway.control.clock import timestamp
 from makeway.control.config import Configuration, parse, policy_of
 from makeway.control.loop import Loop
+from makeway.kinds.preemption import is_part
 from makeway.kube.actions import Action, BindPod, Chain, Create, Delete, Patch, Tell
 from makeway.kube.adapter import KubeCluster
 from makeway.kube.resources import API_VERSIONS, RESOURCES
@@ -204,7 +205,8 @@ class Board:
         fresh.clock.time = self.clock.time
         for kind in RESOURCES:
             for obj in self.cluster.copy.all(kind):
-                fresh.put(kind, obj)
+                if not (kind == "Preemption" and is_part(obj)):  # has no object of its own
+                    fresh.put(kind, obj)
         return fresh
 
     def patch(self, kind: str, key: str, change: Object) -> None:

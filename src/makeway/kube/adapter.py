@@ -450,10 +450,11 @@ class KubeCluster:
         for chain, well in await self.writer.run_all(
             chain for chain in asked if self._may_try(chain.workload, now)
         ):
-            if well:
-                self._refusals.pop(chain.workload, None)
-            else:
-                self._refused(chain.workload)
+            for workload in (chain.workload, *chain.others):
+                if well:
+                    self._refusals.pop(workload, None)
+                else:
+                    self._refused(workload)
 
     def _may_try(self, workload: WorkloadId, now: float) -> bool:
         """Whoever was refused waits a while before it is tried again, and keeps nobody else."""

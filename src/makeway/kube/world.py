@@ -61,6 +61,7 @@ class World:
         copy.index("workloads by cluster queue", "Workload", _cluster_queue)
         copy.index("local queues by cluster queue", "LocalQueue", _target_queue)
         copy.index("pods by group", "Pod", _group)
+        copy.divide("Preemption", preemption.apart)
         copy.index("open preemptions", "Preemption", _open_for)
         copy.index("preemptions by party", "Preemption", _record_parties)
         copy.index("preemptions by preemptor", "Preemption", _asked_by)
