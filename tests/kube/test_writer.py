@@ -25,6 +25,7 @@ class SlowApi:
         self.refused = refused
         self.unheard: list[str] = []  # names that get no answer the first time
         self.done: list[str] = []
+        self.bodies: list[Object] = []
         self.under_way = 0
         self.most = 0
 
@@ -47,6 +48,7 @@ class SlowApi:
             self.unheard.remove(name)
             raise UnreachableError("https://far.example", "no route")
         self.done.append(name)
+        self.bodies.append(body)
         return {"metadata": {"name": name, "uid": name, "resourceVersion": "2"}, **body}
 
     async def get(self, *_: object) -> Object:
@@ -136,3 +138,31 @@ async def test_of_too_many_words_events_are_left_out_and_never_what_counts_as_do
     telling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await telling
+
+
+async def test_words_on_one_object_that_wait_are_written_as_one_and_the_newest_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "SAY_AGAIN_S", 0.0)
+    api = SlowApi()
+    hand = writer(api)
+
+    def word(**status: Object) -> Patch:
+        body = {"status": {"others": status}}
+        return Patch(kind="Preemption", namespace="a", name="flood", body=body, later=True)
+
+    api.unheard = ["flood"]
+    for patch in (word(one={"phase": "Draining"}), word(two={"phase": "Placed"})):
+        assert await hand.do(patch)
+    telling = asyncio.create_task(hand.tell_all())
+    while "flood" in api.unheard:
+        await asyncio.sleep(0)
+    assert await hand.do(word(one={"phase": "Placed"}))  # while the first is being said again
+    while not hand.quiet:
+        await asyncio.sleep(0)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+
+    assert api.bodies[-1]["status"]["others"]["one"] == {"phase": "Placed"}
+    assert {"two"} <= set().union(*(body["status"]["others"] for body in api.bodies))
+    assert len(api.bodies) <= 2
