@@ -160,3 +160,15 @@ async def test_what_nobody_can_read_is_named_and_keeps_nobody_else() -> None:
     assert "LocalQueue default/strange" in fault
     assert "consumedResources[cpu]" in fault
     assert b.clock.now() >= START
+
+
+async def test_a_queue_that_asks_for_what_is_not_configured_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    b = shared(config="")
+    b.put("Job", job("train", "4"))
+    await b.settle()
+    await b.wait(60)
+    said = [r.getMessage() for r in caplog.records if "admissionFairSharing" in r.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("ClusterQueue cq asks for UsageBasedAdmissionFairSharing")

@@ -44,6 +44,7 @@ from makeway.kube.writer import Writer
 from makeway.model.decision import Plan
 from makeway.model.event import Event
 from makeway.model.history import Past
+from makeway.model.queue import QueueName
 from makeway.model.workload import WorkloadId
 
 log = logging.getLogger(__name__)
@@ -88,6 +89,7 @@ class KubeCluster:
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._refusals: dict[WorkloadId, tuple[int, float]] = {}  # how often, and not before when
         self._samples = policy_of(config).usage_order is not None
+        self._said_of: set[QueueName] = set()  # that their wish is not fulfilled
         self._sampled = 0.0  # when the usage of local queues was looked at last
         self._sample_at: float | None = None  # and when it is to be looked at again
         self._history = History(self.copy)
@@ -476,6 +478,7 @@ class KubeCluster:
     def _observe_usage(self, state: State, now: float) -> None:
         """At most once a second, since samples are of whole seconds."""
         if not self._samples:
+            self._say_that_usage_does_not_count(state.local_usage.queues)
             return
         if now < self._sampled + SAMPLE_EVERY_S:
             self._sample_at = self._sampled + SAMPLE_EVERY_S
@@ -485,6 +488,16 @@ class KubeCluster:
         for door in self.world.samples:
             self._mark("LocalQueue", door)
         self._sample_at = state.usage.next_due_at()
+
+    def _say_that_usage_does_not_count(self, queues: set[QueueName]) -> None:
+        """Asked for by a queue, and not configured: nobody should wait for its effect."""
+        for queue in sorted(queues - self._said_of):
+            log.warning(
+                "ClusterQueue %s asks for UsageBasedAdmissionFairSharing, and the configuration does not switch it on"
+                " (admissionFairSharing): there, priority and age decide",
+                queue,
+            )
+        self._said_of |= queues
 
     def _observe_shares(self, state: State) -> None:
         if self.world.config.fair_sharing is None:
