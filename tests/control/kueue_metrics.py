@@ -38,6 +38,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "kueue_cluster_queue_lending_limit": _RESOURCE,
     "kueue_cluster_queue_weighted_share": ("cluster_queue", "cohort"),
     "kueue_cohort_weighted_share": ("cohort",),
+    "kueue_local_queue_admission_fair_sharing_usage": ("name", "namespace", "cluster_queue"),
     "kueue_cohort_subtree_quota": ("cohort", "flavor", "resource"),
     "kueue_cohort_subtree_resource_reservations": ("cohort", "flavor", "resource"),
 }

@@ -32,6 +32,7 @@ from makeway.client.resource import (
 )
 from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
 from makeway.control.config import Configuration, FairSharing
+from makeway.kinds.serving.kueue import ClusterQueueRules, CohortRules, FlavorRules
 from makeway.kube.install import DEFINITIONS, install, uninstall
 from makeway.kube.manifests import LEASE, NAME, NAMESPACE, Options
 from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
@@ -431,7 +432,7 @@ GROUP_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
         (job("j", queue="Not_A_Name"), "a lowercase RFC 1123 subdomain must consist of"),
         (
             changed(job("j"), "metadata", "labels", "kueue.x-k8s.io/max-exec-time-seconds", "0"),
-            'max-exec-time-seconds]: Invalid value: "0": should be greater than 0',
+            "max-exec-time-seconds]: Invalid value: 0: should be greater than 0",
         ),
         (
             changed(job("j"), "metadata", "annotations", MIN_PARALLELISM, "3"),
@@ -450,6 +451,116 @@ GROUP_TOTAL = "kueue.x-k8s.io/pod-group-total-count"
 async def test_mistakes_in_queued_work_are_refused_on_arrival(wrong: str, said: str) -> None:
     async with machine() as box:
         assert said in await box.kubectl("create", "-f", "-", text=wrong, fails=True)
+
+
+def quota(name: str = "cpu", nominal: str | int = 4, **limits: str | int) -> Object:
+    return {"name": name, "nominalQuota": nominal, **limits}
+
+
+def groups(*groups: dict[str, list[Object]]) -> Object:
+    """Each given as its flavors by name; what is covered is what the first one has."""
+    found = [
+        {
+            "coveredResources": [r["name"] for r in next(iter(flavors.values()))],
+            "flavors": [{"name": n, "resources": r} for n, r in flavors.items()],
+        }
+        for flavors in groups
+    ]
+    return {"namespaceSelector": {}, "resourceGroups": found}
+
+
+IN_COHORT = {"cohortName": "all"}
+WRONG_QUEUES: list[Object] = [
+    groups({"a": [quota(nominal=-1)]}),
+    groups({"a": [quota(lendingLimit=1)]}),
+    groups({"a": [quota(lendingLimit=5)]}) | IN_COHORT,
+    groups({"a": [quota(nominal="1500m", lendingLimit="1600m")]}) | IN_COHORT,
+    groups({"a": [quota(borrowingLimit="-2", lendingLimit="-3")]}) | IN_COHORT,
+    groups({"a": [quota()], "b": [quota(nominal="-1k")]}, {"c": [quota("memory", "-1Gi")]}),
+    groups({"a": [quota(), quota("memory")], "b": [quota("memory"), quota()]}),
+    groups({"a": [quota()]}, {"b": [quota()]}),
+    groups({"a": [quota()]}, {"a": [quota("memory")]}, {"a": [quota("pods")]}),
+    groups({"a": [quota("not a name")]}, {"b": [quota("Example.com/gpu")]}),
+    groups({"a": [quota("x" * 64), quota("example.com/")]}),
+    groups({"a": [quota()]}) | {"fairSharing": {"weight": -1}},
+    groups({"a": [quota()]}) | {"fairSharing": {"weight": "1n"}},
+    groups({"a": [quota()]})
+    | {"namespaceSelector": {"matchExpressions": [{"key": "k", "operator": "Is"}]}},
+    groups({"a": [quota()]})
+    | {
+        "namespaceSelector": {
+            "matchExpressions": [
+                {"key": "k", "operator": "In"},
+                {"key": "k", "operator": "Exists", "values": ["v"]},
+            ],
+            "matchLabels": {"k": "not a value"},
+        }
+    },
+    groups({"a": [quota()]}, {"b": [quota("memory")]})
+    | {
+        "admissionChecksStrategy": {"admissionChecks": [{"name": "c", "onFlavors": ["a", "other"]}]}
+    },
+]
+WRONG_COHORTS: list[Object] = [
+    {"resourceGroups": groups({"a": [quota(borrowingLimit=1)]})["resourceGroups"]},
+    {"resourceGroups": groups({"a": [quota(nominal=-2)]})["resourceGroups"], "parentName": "root"},
+    {"fairSharing": {"weight": "-500m"}},
+]
+WRONG_FLAVORS: list[Object] = [
+    {"nodeLabels": {"a b": "c"}},
+    {"nodeLabels": {"a": "not a value"}},
+]
+WRONG = [
+    *(("ClusterQueue", ClusterQueueRules(), spec) for spec in WRONG_QUEUES),
+    *(("Cohort", CohortRules(), spec) for spec in WRONG_COHORTS),
+    *(("ResourceFlavor", FlavorRules(), spec) for spec in WRONG_FLAVORS),
+]
+
+
+async def test_wrong_queues_are_refused_in_the_words_of_one_machine() -> None:
+    async with machine() as box:
+        for kind, rules, spec in WRONG:
+            obj = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": kind, "spec": spec}
+            obj["metadata"] = {"name": "wrong"}
+            said = await box.kubectl("create", "-f", "-", text=json.dumps(obj), fails=True)
+            rules.default(obj)
+            causes = ", ".join(map(str, rules.webhook_causes(obj)))
+            assert said.split("denied request: ")[-1].strip().strip("[]") == causes, spec
+
+
+async def test_quotas_that_are_right_are_taken() -> None:
+    async with machine() as box:
+        fine = groups(
+            {"a": [quota(nominal="1500m", lendingLimit="1.5"), quota("example.com/gpu", 0)]},
+            {"b": [quota("memory", "64Gi", borrowingLimit="0")]},
+        )
+        obj = {"kind": "ClusterQueue", "metadata": {"name": "fine"}, "spec": fine | IN_COHORT}
+        await box.apply(json.dumps({"apiVersion": "kueue.x-k8s.io/v1beta2"} | obj))
+
+
+@pytest.mark.parametrize(("version", "field"), [("v1beta2", "cohort"), ("v1beta1", "cohortName")])
+async def test_a_field_of_another_version_is_named(version: str, field: str) -> None:
+    async with machine() as box:
+        obj = {
+            "apiVersion": f"kueue.x-k8s.io/{version}",
+            "kind": "ClusterQueue",
+            "metadata": {"name": "wrong"},
+            "spec": groups({"a": [quota()]}) | {field: "all"},
+        }
+        said = await box.kubectl("create", "-f", "-", text=json.dumps(obj), fails=True)
+        assert f'strict decoding error: unknown field "spec.{field}"' in said
+
+
+async def test_what_holds_quota_keeps_its_shape() -> None:
+    async with machine() as box:
+        await box.apply(NODE + "---" + QUEUE)
+        await box.apply(job("works"))
+        await box.settled()
+        (workload,) = await box.client.list(RESOURCES["Workload"], "default")
+        change = '[{"op": "replace", "path": "/spec/podSets/0/count", "value": 3}]'
+        name = workload["metadata"]["name"]
+        said = await box.kubectl("patch", "workload", name, "--type=json", "-p", change, fails=True)
+        assert "spec.podSets.0: Invalid value: field is immutable" in said
 
 
 async def test_a_job_that_runs_keeps_its_queue_and_its_kind_of_priority() -> None:

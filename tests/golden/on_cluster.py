@@ -41,14 +41,32 @@ def _installed(key: Key, _path: str, want: Any, got: Any, _context: Context) -> 
     return want == ABSENT and key.sort == "row" and str(got).startswith("makeway-critical ")
 
 
+STRICT = "strict decoding error: "
+# The object that a sentence is about, which CEL cannot write out.
+DUMP = re.compile(r"\{.*\}: ")
 DENIED = re.compile(r".*(?:denied the request|denied request): ", re.DOTALL)
 
 
 def _refused_by_policy(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
-    """The same sentence, in the name of a policy instead of a webhook."""
-    if key.sort != "command" or not isinstance(want, str) or "denied the request" not in want:
-        return False
-    return DENIED.sub("", want).rstrip('"') == DENIED.sub("", str(got)).rstrip('"')
+    """The same sentence, in the name of a policy instead of a webhook or the decoder."""
+    sentence, said = _sentence(want), _sentence(got)
+    return key.sort == "command" and bool(sentence) and sentence == said
+
+
+def _sentence(said: Any) -> str:
+    text = str(said)
+    if STRICT in text:
+        return text[text.index(STRICT) :].rstrip('"')
+    return DUMP.sub("", DENIED.sub("", text)).rstrip('"') if DENIED.match(text) else ""
+
+
+def _no_number(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """Its form is checked by the definition, before anybody could say it in other words."""
+    return (
+        key.sort == "command"
+        and "quantities must match the regular expression" in str(want)
+        and "in body should match" in str(got)
+    )
 
 
 ON_CLUSTER = (
@@ -60,4 +78,5 @@ ON_CLUSTER = (
         "What a webhook of Kueue refuses is refused by a policy, with the same sentence.",
         _refused_by_policy,
     ),
+    Rule("A quantity that is none is refused by the definition, with its pattern.", _no_number),
 )

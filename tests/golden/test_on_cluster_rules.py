@@ -27,6 +27,23 @@ def test_a_refusal_of_a_policy_must_say_the_sentence_of_the_webhook() -> None:
     assert not why(key, want, got + "9", context=ON_A_CLUSTER)
 
 
+def test_a_policy_need_not_write_out_what_a_sentence_is_about() -> None:
+    key = Key("command", "kubectl patch workload w 0", "stderr")
+    want = 'denied the request: spec.podSets.0: Invalid value: {"count": 3}: field is immutable'
+    got = "policy 'p' denied request: spec.podSets.{}: Invalid value: field is immutable"
+    assert why(key, want, got.format(0), context=ON_A_CLUSTER)
+    assert not why(key, want, got.format(1), context=ON_A_CLUSTER)
+    assert not why(key, want, "(nothing)", context=ON_A_CLUSTER)
+
+
+def test_a_field_of_another_version_must_be_named_by_whoever_refuses_it() -> None:
+    key = Key("command", "kubectl apply -f queue.yaml 0", "stderr")
+    want = 'Error from server (BadRequest): strict decoding error: unknown field "spec.cohort"'
+    got = 'p denied request: strict decoding error: unknown field "spec.{}"'
+    assert why(key, want, got.format("cohort"), context=ON_A_CLUSTER)
+    assert not why(key, want, got.format("colour"), context=ON_A_CLUSTER)
+
+
 def test_what_differs_on_a_cluster_stands_in_the_docs() -> None:
     docs = " ".join(
         (Path(__file__).parents[2] / "docs/reference/differences.md").read_text().split()

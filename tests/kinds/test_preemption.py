@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from makeway.kinds import preemption
 from makeway.model.decision import Bind, Evict, Hold
 from makeway.model.history import Eviction
@@ -96,3 +98,42 @@ def test_an_open_record_covers_the_same_victims_only() -> None:
     assert preemption.covers(record(), "team/train", [EVICT])
     assert not preemption.covers(record(), "team/train", [EVICT, other])
     assert not preemption.covers(record(), "team/somebody", [EVICT])
+
+
+def test_several_in_one_object_come_apart_as_they_went_in() -> None:
+    names = ("team/train", "team/eval", "team/sweep")
+    records = [_asked_by(name) for name in names]
+    whole = preemption.together(records)
+
+    first, *others = preemption.apart(whole)
+
+    assert [r["spec"]["preemptor"] for r in (first, *others)] == list(names)
+    assert [r["spec"] for r in others] == [r["spec"] for r in records[1:]]
+    assert all(preemption.hold_from(r) is not None for r in (first, *others))
+    assert [preemption.is_part(r) for r in (first, *others)] == [False, True, True]
+
+
+def test_a_word_on_one_of_several_is_a_word_on_their_object() -> None:
+    whole = preemption.together([_asked_by("team/train"), _asked_by("team/eval")])
+    part = preemption.apart(whole)[1]
+
+    place, change = preemption.written(part, {"phase": "Placed"})
+
+    assert place == whole["metadata"]["name"]
+    closed = preemption.apart({**whole, "status": change})
+    assert [preemption.is_open(r) for r in closed] == [True, False]
+
+
+def test_one_alone_is_an_object_of_its_own() -> None:
+    alone = _asked_by("team/train")
+    assert preemption.together([alone]) is alone
+    assert preemption.apart(alone) == [alone]
+    assert preemption.written(alone, {"phase": "Placed"}) == (
+        alone["metadata"]["name"],
+        {"phase": "Placed"},
+    )
+
+
+def _asked_by(workload: str) -> dict[str, Any]:
+    made: dict[str, Any] = record()
+    return {**made, "spec": {**made["spec"], "preemptor": workload}}

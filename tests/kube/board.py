@@ -15,6 +15,7 @@ from makeway.client import Client
 from makeway.control.clock import timestamp
 from makeway.control.config import Configuration, parse, policy_of
 from makeway.control.loop import Loop
+from makeway.kinds.preemption import is_part
 from makeway.kube.actions import Action, BindPod, Chain, Create, Delete, Patch, Tell
 from makeway.kube.adapter import KubeCluster
 from makeway.kube.resources import API_VERSIONS, RESOURCES
@@ -188,7 +189,12 @@ class Board:
         self.cluster.served.update(RESOURCES)
         self.cluster.world.watched.update(RESOURCES)
         self.cluster.world.subresources.update(f"{kind}/status" for kind in RESOURCES)
-        self.loop = Loop(self.cluster, self.clock, policy_of(self.config))
+        self.loop = Loop(
+            self.cluster,
+            self.clock,
+            policy_of(self.config),
+            on_cycle=lambda state, _plan, now: self.cluster.observe(state, now),
+        )
 
     def put(self, kind: str, obj: Object) -> Object:
         return self.api.put(kind, obj)
@@ -199,7 +205,8 @@ class Board:
         fresh.clock.time = self.clock.time
         for kind in RESOURCES:
             for obj in self.cluster.copy.all(kind):
-                fresh.put(kind, obj)
+                if not (kind == "Preemption" and is_part(obj)):  # has no object of its own
+                    fresh.put(kind, obj)
         return fresh
 
     def patch(self, kind: str, key: str, change: Object) -> None:
@@ -391,4 +398,21 @@ def queued_pod(
         {"name": "kueue.x-k8s.io/admission"},
         {"name": "kueue.x-k8s.io/topology"},
     ]
+    return made
+
+
+PREEMPTS: Object = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+
+
+def queue_board(cpu: str = "10", config: str = "", nodes: int = 2, **spec: Any) -> Board:
+    """A board with nodes, one queue of so many cores, and two priorities for it."""
+    made = Board(config)
+    made.put("Namespace", {"metadata": {"name": "default"}})
+    made.put("ResourceFlavor", flavor())
+    made.put("ClusterQueue", cluster_queue(cpu=cpu, **spec))
+    made.put("LocalQueue", local_queue())
+    made.put("WorkloadPriorityClass", priority_class("low", 100))
+    made.put("WorkloadPriorityClass", priority_class("high", 1000))
+    for number in range(nodes):
+        made.put("Node", node(f"node-{number + 1}"))
     return made

@@ -95,3 +95,22 @@ def test_it_knows_a_version_that_it_has_or_has_passed() -> None:
     assert not copy.knows("Pod", ("n", "a"), "u", "6")
     assert not copy.knows("Pod", ("n", "a"), "another", "4")
     assert not copy.knows("Pod", ("n", "b"), "u", "4")
+
+
+def test_an_object_that_stands_for_several_is_kept_as_several() -> None:
+    def parts(whole: dict[str, Any]) -> list[dict[str, Any]]:
+        meta = whole["metadata"]
+        rest = enumerate(whole["spec"]["rest"], 1)
+        return [whole, *({"metadata": {**meta, "name": f"a#{n}"}, "spec": s} for n, s in rest)]
+
+    copy, heard = LocalCopy(), []
+    copy.divide("Preemption", parts)
+    copy.listen(lambda _kind, key, _before, after: heard.append((key, (after or {}).get("spec"))))
+
+    copy.take("Preemption", obj(1) | {"spec": {"rest": ["x", "y"]}})
+    assert [key for key, _ in heard] == ["n/a", "n/a#1", "n/a#2"]
+    heard.clear()
+    copy.take("Preemption", obj(2) | {"spec": {"rest": ["x", "z"]}})
+    assert heard == [("n/a", {"rest": ["x", "z"]}), ("n/a#2", "z")]
+    copy.drop("Preemption", obj(3))
+    assert copy.count("Preemption") == 0

@@ -8,15 +8,13 @@ import pytest
 
 from makeway.kube.actions import Action
 from tests.kube.board import (
+    PREEMPTS,
     Board,
     MemoryApi,
-    cluster_queue,
-    flavor,
     job,
-    local_queue,
     node,
     pod,
-    priority_class,
+    queue_board,
     queued_pod,
 )
 
@@ -46,15 +44,7 @@ class MoodyApi(MemoryApi):
 
 def begin() -> Board:
     """Low work runs everywhere: a queued pod, and two pods without a queue."""
-    b = Board()
-    b.put("Namespace", {"metadata": {"name": "default"}})
-    b.put("ResourceFlavor", flavor())
-    b.put(
-        "ClusterQueue", cluster_queue(cpu="4", preemption={"withinClusterQueue": "LowerPriority"})
-    )
-    b.put("LocalQueue", local_queue())
-    b.put("WorkloadPriorityClass", priority_class("low", 100))
-    b.put("WorkloadPriorityClass", priority_class("high", 1000))
+    b = queue_board("4", nodes=0, **PREEMPTS)
     for number in (1, 2, 3):
         b.put("Node", node(f"node-{number}", cpu="4"))
     b.put("Pod", queued_pod("low", "3", priority="low"))
@@ -191,3 +181,74 @@ async def test_one_that_is_always_refused_keeps_nobody_else() -> None:
     assert b.get("Pod", "default/good")["spec"].get("nodeName")
     assert "nodeName" not in b.get("Pod", "default/bad")["spec"]
     assert b.cluster.decide_at() is not None
+
+
+FLOOD = 20
+
+
+async def before_a_flood() -> Board:
+    """As many high pods as there are nodes, each of which needs the place of a low one."""
+    b = Board()
+    b.put("Namespace", {"metadata": {"name": "default"}})
+    for number in range(FLOOD):
+        b.put("Node", node(f"node-{number}", cpu="4"))
+        b.put("Pod", pod(f"low-{number}", "3", priority=10))
+    await b.settle()
+    for number in range(FLOOD):
+        b.running(f"default/low-{number}")
+    await b.settle()
+    for number in range(FLOOD):
+        b.put("Pod", pod(f"high-{number}", "3", priority=500))
+    return b
+
+
+def after_a_flood(b: Board) -> tuple[int, int]:
+    """How many of the high pods have a node, and how many of the low ones made way."""
+    pods = [b.get("Pod", key) for key in b.cluster.copy.keys("Pod")]
+    high = [p for p in pods if p["metadata"]["name"].startswith("high")]
+    gone = [p for p in pods if "deletionTimestamp" in p["metadata"]]
+    return sum("nodeName" in p["spec"] for p in high), len(gone)
+
+
+async def test_many_preemptions_at_once_are_one_record() -> None:
+    b = await live_on(await before_a_flood())
+
+    assert after_a_flood(b) == (FLOOD, FLOOD)
+    written = [line for line in b.api.log if "Preemption" in line]
+    assert len([line for line in written if line.startswith("create")]) == 1
+    assert {r["status"]["phase"] for r in b.cluster.copy.all("Preemption")} == {"Placed"}
+    assert len(list(b.cluster.copy.all("Preemption"))) == FLOOD
+    (first, *others) = b.cluster.copy.all("Preemption")
+    assert first["status"]["victimsText"].endswith(f"; and those of {FLOOD - 1} others")
+    asked = {record["spec"]["preemptor"] for record in (first, *others)}
+    assert asked == {f"default/high-{n}" for n in range(FLOOD)}
+
+
+@pytest.mark.parametrize("writes", [*range(8), *range(8, 60, 7), 75])
+async def test_killed_in_the_middle_of_a_flood_a_new_process_goes_on(writes: int) -> None:
+    b = await before_a_flood()
+    mortal = MortalApi(b.cluster, b.clock)
+    mortal._numbers = b.api._numbers
+    mortal.left = writes
+    b.api = mortal
+    b.cluster.writer = mortal  # type: ignore[assignment]
+    try:
+        await live_on(b)
+    except Killed:
+        b = await live_on(b.restarted())
+
+    assert after_a_flood(b) == (FLOOD, FLOOD)
+    assert {r["status"]["phase"] for r in b.cluster.copy.all("Preemption")} == {"Placed"}
+
+
+async def test_nobody_of_a_flood_is_touched_when_its_record_cannot_be_written() -> None:
+    b = await before_a_flood()
+    b.api.refuse.add("create Preemption")
+    for _ in range(3):
+        await b.loop.once()
+    assert after_a_flood(b) == (0, 0)
+
+    b.api.refuse.clear()
+    await b.wait(5)
+    await live_on(b)
+    assert after_a_flood(b) == (FLOOD, FLOOD)

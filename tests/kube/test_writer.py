@@ -10,7 +10,7 @@ import pytest
 
 from makeway.client import ApiError, Client, UnreachableError
 from makeway.kube import writer as writing
-from makeway.kube.actions import Action, Chain, Create, Patch
+from makeway.kube.actions import Action, Chain, Create, Patch, Tell
 from makeway.kube.copy import LocalCopy
 from makeway.kube.writer import MOST_AT_ONCE, Writer
 from tests.kube.board import HandClock
@@ -25,6 +25,7 @@ class SlowApi:
         self.refused = refused
         self.unheard: list[str] = []  # names that get no answer the first time
         self.done: list[str] = []
+        self.bodies: list[Object] = []
         self.under_way = 0
         self.most = 0
 
@@ -47,6 +48,7 @@ class SlowApi:
             self.unheard.remove(name)
             raise UnreachableError("https://far.example", "no route")
         self.done.append(name)
+        self.bodies.append(body)
         return {"metadata": {"name": name, "uid": name, "resourceVersion": "2"}, **body}
 
     async def get(self, *_: object) -> Object:
@@ -116,3 +118,51 @@ async def test_what_may_come_later_is_so_at_once_and_written_in_the_end(
     telling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await telling
+
+
+async def test_of_too_many_words_events_are_left_out_and_never_what_counts_as_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "MOST_WORDS_WAITING", 3)
+    api = SlowApi()
+    words = writer(api)
+    await words.do(Patch(kind="Preemption", namespace="", name="record", body={}, later=True))
+    for number in range(10):
+        about = {"kind": "Pod", "name": f"p{number}", "namespace": "a", "uid": "u"}
+        words.tell(Tell(about=about, reason="R", note="n", component="c"))
+    telling = asyncio.create_task(words.tell_all())
+    while not words.quiet:
+        await asyncio.sleep(0)
+    assert api.done[0] == "record"
+    assert len(api.done) == 3
+    telling.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await telling
+
+
+async def test_words_on_one_object_that_wait_are_written_as_one_and_the_newest_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "SAY_AGAIN_S", 0.0)
+    api = SlowApi()
+    hand = writer(api)
+
+    def word(**status: Object) -> Patch:
+        body = {"status": {"others": status}}
+        return Patch(kind="Preemption", namespace="a", name="flood", body=body, later=True)
+
+    api.unheard = ["flood"]
+    for patch in (word(one={"phase": "Draining"}), word(two={"phase": "Placed"})):
+        assert await hand.do(patch)
+    telling = asyncio.create_task(hand.tell_all())
+    while "flood" in api.unheard:
+        await asyncio.sleep(0)
+    assert await hand.do(word(one={"phase": "Placed"}))  # while the first is being said again
+    while not hand.quiet:
+        await asyncio.sleep(0)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+
+    assert api.bodies[-1]["status"]["others"]["one"] == {"phase": "Placed"}
+    assert {"two"} <= set().union(*(body["status"]["others"] for body in api.bodies))
+    assert len(api.bodies) <= 2

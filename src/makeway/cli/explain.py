@@ -24,6 +24,7 @@ from makeway.control.explain import explain as ask
 from makeway.control.sentences import shortage_sentence
 from makeway.engine.state import State
 from makeway.errors import UserError
+from makeway.kinds.preemption import apart
 from makeway.kube.manifests import NAME as INSTALLED
 from makeway.kube.snapshot import read_state
 from makeway.model.history import owner_of
@@ -65,7 +66,7 @@ async def _config(client: Client, home: Home) -> Configuration:
 
 async def _records(client: Client) -> list[Object]:
     try:
-        return await client.list(PREEMPTIONS)
+        return [one for obj in await client.list(PREEMPTIONS) for one in apart(obj)]
     except ApiError:
         return []  # not served, or no right to read them: the reason itself needs none
 
@@ -95,6 +96,8 @@ def _print(state: State, answer: Explanation) -> None:
         for missing in map(shortage_sentence, reason.shortages):
             if missing not in answer.why:
                 print(f"  {missing}")
+        if reason.goes_first:
+            print(f"  {_named(state, reason.goes_first)}")
         if reason.holders:
             print("Who has it:")
         for holder in reason.holders:

@@ -25,6 +25,7 @@ from makeway.client import ApiError, Client, Resource
 from makeway.client.resource import JOBS, PODS
 from makeway.control.clock import SystemClock, parse_timestamp
 from makeway.errors import UserError
+from makeway.kinds.preemption import apart
 from makeway.kinds.skypilot import Launch, managed_job
 from makeway.kinds.skypilot.objects import CLUSTER, MANAGED_ID, REQUESTED
 
@@ -209,7 +210,8 @@ async def managed_jobs(client: Client) -> list[ManagedJob]:
     }
     fallen = [
         str(victim["workload"])
-        for record in await client.list(PREEMPTIONS)
+        for obj in await client.list(PREEMPTIONS)
+        for record in apart(obj)
         for victim in record["spec"].get("victims") or []
     ]
     now = SystemClock().now()

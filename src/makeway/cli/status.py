@@ -17,6 +17,7 @@ from makeway.client import Client, Resource
 from makeway.client.resource import CORE_EVENTS, JOBS, NODES, PODS
 from makeway.control.clock import SystemClock, parse_timestamp
 from makeway.kinds.metadata import QUEUE_NAME
+from makeway.kinds.preemption import apart
 from makeway.kinds.serving.columns import human_duration
 from makeway.model.resources import amount_of, format_amount
 
@@ -129,7 +130,12 @@ async def _status(client: Client, home: Home, pid: int) -> Status:
         queues=[_queue_line(queue) for queue in seen.cluster_queues.values()],
         running=sorted(running, key=_by_priority),
         waiting=sorted(waiting, key=_by_priority),
-        evicted=[line for record in await client.list(PREEMPTIONS) for line in _evictions(record)],
+        evicted=[
+            line
+            for obj in await client.list(PREEMPTIONS)
+            for record in apart(obj)
+            for line in _evictions(record)
+        ],
     )
 
 

@@ -17,7 +17,7 @@ from makeway.engine.quota import QuotaNode
 from makeway.engine.state import State
 from makeway.model.decision import Admit, Evict, Hold, Plan, Wait
 from makeway.model.queue import Queue, Quota
-from makeway.model.resources import CPU
+from makeway.model.resources import in_units
 from makeway.model.workload import Admission, Workload, WorkloadId
 
 Labels = tuple[tuple[str, str], ...]
@@ -49,6 +49,7 @@ GAUGES: Final = {
     "kueue_cluster_queue_lending_limit": "How much a queue may lend; +Inf where nothing limits it.",
     "kueue_cluster_queue_weighted_share": "A queue's share of what it borrows, by its weight.",
     "kueue_cohort_weighted_share": "A cohort's share of what it borrows, by its weight.",
+    "kueue_local_queue_admission_fair_sharing_usage": "What a local queue has used, as it counts where usage decides.",
     "makeway_holds": "Workloads for which room is kept while victims leave.",
     "makeway_nodes": "Nodes that are known.",
     "makeway_leader": "1 while this replica decides.",
@@ -211,7 +212,21 @@ class Metrics:
         ]
         found["kueue_reserving_active_workloads"] = _by_queue(holding)
         found["kueue_admitted_active_workloads"] = _by_queue(a for a in holding if a.admitted)
+        found["kueue_local_queue_admission_fair_sharing_usage"] = _usage_of_local_queues(state)
         return found | _quotas(state) | _shares(state)
+
+
+def _usage_of_local_queues(state: State) -> dict[Labels, float]:
+    """As of the last cycle."""
+    return {
+        (
+            ("name", local.name),
+            ("namespace", local.namespace),
+            ("cluster_queue", str(local.queue)),
+        ): (state.usage.of(door))
+        for door, local in state.local_queues.items()
+        if state.usage.applies_to(local.queue)
+    }
 
 
 def _by_queue(admissions: Iterable[Admission]) -> dict[Labels, float]:
@@ -257,7 +272,7 @@ def _in_units(resource: str, amount: int | None) -> float:
     """Cores and not thousandths, as Kueue has it; no limit is an infinite one."""
     if amount is None:
         return float("inf")
-    return amount / 1000 if resource == CPU else float(amount)
+    return in_units(resource, amount)
 
 
 def _shares(state: State) -> dict[str, dict[Labels, float]]:

@@ -111,6 +111,30 @@ _RULES: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
             "!has(self.topologyName) || has(self.nodeLabels)",
             "at least one nodeLabel is required when topology is set",
         ),
+        (
+            "spec",
+            "!has(oldSelf.topologyName) || (has(self.topologyName) && self.topologyName == oldSelf.topologyName)",
+            "topologyName is immutable when topologyName is set",
+        ),
+        (
+            "spec.nodeTaints",
+            "self.all(t, t.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])",
+            "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'",
+        ),
+    ),
+    "AdmissionCheck": (("spec.controllerName", "self == oldSelf", _IMMUTABLE),),
+    "Topology": (
+        (
+            "spec.levels",
+            "self.all(level, self.exists_one(other, other.nodeLabel == level.nodeLabel))",
+            "must be unique",
+        ),
+        (
+            "spec.levels",
+            "self.all(level, level.nodeLabel != 'kubernetes.io/hostname'"
+            " || self[size(self) - 1].nodeLabel == 'kubernetes.io/hostname')",
+            "the kubernetes.io/hostname label can only be used at the lowest level of topology",
+        ),
     ),
     "WorkloadPriorityClass": (),
     "Workload": (
@@ -143,6 +167,9 @@ _RULES: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
     ),
 }
 
+# Where a rule says which words there are, and in its own words.
+_NO_ENUM: Final[dict[str, tuple[str, ...]]] = {"ResourceFlavor": ("spec.nodeTaints[].effect",)}
+
 
 def custom_resource_definitions() -> list[Object]:
     """One definition per kind that Kubernetes itself does not bring, by name."""
@@ -150,6 +177,12 @@ def custom_resource_definitions() -> list[Object]:
     return sorted(
         (_definition(kind) for kind in kinds), key=lambda crd: str(crd["metadata"]["name"])
     )
+
+
+def spec_fields(version: Version) -> frozenset[str]:
+    """What this version knows of a spec; its definition carries what the other versions know, too."""
+    schema = _structural(definitions().get(version.schema), own=True)
+    return frozenset(schema["properties"].get("spec", {}).get("properties", {}))
 
 
 def _definition(kind: Kind) -> Object:
@@ -235,6 +268,8 @@ def _schema(kind: Kind) -> Schema:
         merged = _either(merged, _structural(definitions().get(version.schema), own=True))
     merged["properties"]["metadata"] = {"type": "object"}
     _put_defaults(merged, kind)
+    for path in _NO_ENUM.get(kind.kind, ()):
+        _at(merged, path).pop("enum", None)
     for path, rule, message in _RULES.get(kind.kind, ()):
         _at(merged, path).setdefault("x-kubernetes-validations", []).append(
             {"rule": rule, "message": message}

@@ -2,16 +2,19 @@
 
 While one is open it is also the hold: the room that its victims leave is kept for the workload that asked. After a restart
 the open ones are read back, and what was begun is finished. Closed ones stay as the record of who was evicted for whom.
+
+When very many begin at once, one object stands for several: the first, with the others in its spec and their statuses by who asked.
+`apart` gives each in the form of one that is alone, and that is what everybody reads.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from makeway.control.clock import timestamp
-from makeway.kinds.metadata import Json, Object, seconds, spec, status
+from makeway.kinds.metadata import Json, Object, metadata, name, seconds, spec, status, uid
 from makeway.model.decision import Bind, Evict, Hold, Lowered
 from makeway.model.history import Eviction
 from makeway.model.node import NodeName
@@ -28,6 +31,8 @@ RECREATED: Final = "Recreated"
 WAITS_FOR_PODS: Final = "WaitsForReplacementPods"
 LOWERED: Final = "Lowered"  # it goes on with fewer pods
 ENDED: Final = "Preempted"
+OTHERS: Final = "others"
+PART: Final = "#"  # between the name of the object and the number of one in it; no name has it
 OPEN: Final = frozenset({"", "Planned", "Evicting", "Draining"})
 
 
@@ -99,6 +104,48 @@ def compose(
             "hold": _hold_json(hold),
         },
     }
+
+
+def together(records: Sequence[Object]) -> Object:
+    """One object for several of one moment and one namespace."""
+    first, *others = records
+    if not others:
+        return first
+    return {**first, "spec": {**first["spec"], OTHERS: [other["spec"] for other in others]}}
+
+
+def apart(obj: Object) -> list[Object]:
+    """Each preemption that an object stands for; the first is the object itself."""
+    told = status(obj).get(OTHERS) or {}
+    found = [obj]
+    for number, said in enumerate(spec(obj).get(OTHERS) or [], 1):
+        own = {"name": f"{name(obj)}{PART}{number}", "uid": f"{uid(obj)}{PART}{number}"}
+        found.append(
+            {
+                **obj,
+                "metadata": {**metadata(obj), **own},
+                "spec": said,
+                "status": told.get(said["preemptor"]) or {},
+            }
+        )
+    return found
+
+
+def is_part(record: Json) -> bool:
+    """It has no object of its own."""
+    return PART in name(record)
+
+
+def shared(record: Json) -> bool:
+    """Its object stands for others too."""
+    return is_part(record) or bool(spec(record).get(OTHERS))
+
+
+def written(record: Json, change: Object) -> tuple[str, Object]:
+    """The object's name and the change of its status that changes the status of this one."""
+    if not is_part(record):
+        return name(record), change
+    return name(record).split(PART)[0], {OTHERS: {spec(record)["preemptor"]: change}}
 
 
 def _alternatives_json(hold: Hold) -> Object:
@@ -261,14 +308,20 @@ def progress(obj: Json, phase: str, message: str, now: float) -> Object:
     """The status of a preemption on its way; nothing when it is there already."""
     if status(obj).get("phase") == phase and status(obj).get("message") == message:
         return {}
-    victims = spec(obj).get("victims") or []
-    loss = float(spec(obj).get("lossGPUSeconds") or 0.0)
-    change: Object = {
-        "phase": phase,
-        "message": message,
-        "victimsText": ", ".join(victim_text(v) for v in victims),
-        "lossText": f"{loss / 60:.1f} GPU-minutes",
-    }
+    change: Object = {"phase": phase, "message": message, **_columns(obj)}
     if phase not in OPEN:
         change["completedAt"] = timestamp(now)
     return change
+
+
+def _columns(obj: Json) -> Object:
+    """What `kubectl get` shows: of an object that stands for several, one line for all."""
+    if is_part(obj):
+        return {}
+    others = spec(obj).get(OTHERS) or []
+    loss = sum(float(said.get("lossGPUSeconds") or 0.0) for said in (spec(obj), *others))
+    victims = ", ".join(victim_text(v) for v in spec(obj).get("victims") or [])
+    return {
+        "victimsText": f"{victims}; and those of {len(others)} others" if others else victims,
+        "lossText": f"{loss / 60:.1f} GPU-minutes",
+    }

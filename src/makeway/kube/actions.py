@@ -91,6 +91,7 @@ class Chain(msgspec.Struct, kw_only=True):
     actions: list[Action]
     then: list[Chain] = []
     workload: WorkloadId = WorkloadId("")  # whom it is about
+    others: tuple[WorkloadId, ...] = ()  # and whom else
 
     def __len__(self) -> int:
         return 1 + sum(len(chain) for chain in self.then)

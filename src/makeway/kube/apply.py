@@ -6,12 +6,12 @@ is left alone, a Preemption has a name of its own attempt. Before the first vict
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from makeway.control import explain
-from makeway.kinds import conditions, volumes
+from makeway.kinds import conditions, preemption, volumes
 from makeway.kinds.metadata import (
     Json,
     Object,
@@ -29,6 +29,7 @@ from makeway.kube.actions import (
     Action,
     BindPod,
     Chain,
+    Create,
     Patch,
     Tell,
     about,
@@ -47,7 +48,18 @@ from makeway.model.reason import Reason
 from makeway.model.workload import WorkloadId
 
 FLOOD: Final = 16  # preemptions in one plan, above which words wait for deeds
+IN_ONE_RECORD: Final = (
+    32  # of a flood, in one call instead of as many; small enough to be read and stored at ease
+)
 TOLD_WITHIN_S: Final = 10.0
+
+
+class _Begun(NamedTuple):
+    """A preemption to be written down before its victims are touched."""
+
+    preemptor: WorkloadId
+    record: Object
+    victims: list[Chain]
 
 
 class Applier:
@@ -82,6 +94,7 @@ class Applier:
 
     def _evictions(self, plan: Plan, now: float, *, on_record: bool) -> list[Chain]:
         chains: list[Chain] = []
+        begun: list[_Begun] = []
         holds = {hold.workload: hold for hold in plan.holds}
         for preemptor, evicts in _by_preemptor(plan).items():
             victims: list[Chain] = []
@@ -96,8 +109,8 @@ class Applier:
             if record is None:
                 chains += victims
             else:
-                chains.append(Chain(workload=preemptor, actions=[record], then=victims))
-        return chains
+                begun.append(_Begun(preemptor, record, victims))
+        return chains + _on_record(begun)
 
     def nominations(self, plan: Plan, now: float) -> list[Chain]:
         """What follows when the victims were told and deleted: their places are promised.
@@ -266,6 +279,30 @@ def _select_node(claim: Json, node: str) -> Patch:
 
 def _about(workload: WorkloadId, lists: list[list[Action]]) -> list[Chain]:
     return [Chain(workload=workload, actions=actions) for actions in lists if actions]
+
+
+def _on_record(begun: list[_Begun]) -> list[Chain]:
+    """Each is written down, then its victims are touched; of a flood several are in one object."""
+    size = IN_ONE_RECORD if len(begun) > FLOOD else 1
+    homes: dict[str, list[_Begun]] = {}
+    for one in begun:
+        homes.setdefault(namespace(one.record), []).append(one)
+    return [
+        _one_record(here[first : first + size])
+        for here in homes.values()
+        for first in range(0, len(here), size)
+    ]
+
+
+def _one_record(begun: list[_Begun]) -> Chain:
+    record = preemption.together([one.record for one in begun])
+    first, *others = (one.preemptor for one in begun)
+    return Chain(
+        workload=first,
+        others=tuple(others),
+        actions=[Create(kind="Preemption", obj=record)],
+        then=[chain for one in begun for chain in one.victims],
+    )
 
 
 def _by_preemptor(plan: Plan) -> dict[WorkloadId, list[Evict]]:

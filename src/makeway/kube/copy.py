@@ -13,6 +13,7 @@ from makeway.kinds.metadata import Json, Object, key, metadata, uid
 from makeway.kube.resources import API_VERSIONS
 
 Listener = Callable[[str, str, Object | None, Object | None], None]  # kind, key, before, after
+Divide = Callable[[Object], list[Object]]
 REMEMBERED_DELETES: Final = 50_000
 
 
@@ -55,12 +56,17 @@ class LocalCopy:
         self._objects: dict[str, dict[str, Object]] = {}
         self._indexes: dict[str, Index] = {}
         self._indexes_of: dict[str, list[Index]] = {}  # by kind
+        self._divided: dict[str, Divide] = {}  # by kind
         self._listeners: list[Listener] = []
         self._deleted: dict[str, None] = {}  # uids, oldest first
 
     def index(self, label: str, kind: str, values: Callable[[Json], Iterable[str]]) -> None:
         self._indexes[label] = made = Index(kind, values)
         self._indexes_of.setdefault(kind, []).append(made)
+
+    def divide(self, kind: str, parts: Divide) -> None:
+        """Objects of this kind may stand for several, the first under the object's own name: each is kept by itself."""
+        self._divided[kind] = parts
 
     def listen(self, listener: Listener) -> None:
         self._listeners.append(listener)
@@ -100,41 +106,45 @@ class LocalCopy:
         if "kind" not in obj and kind in API_VERSIONS:
             # The items of a list do not say what they are; whoever makes owner references needs to know.
             obj = {"apiVersion": API_VERSIONS[kind], "kind": kind.split(".", 1)[0], **obj}
-        held = self._objects.setdefault(kind, {})
-        key_ = key(obj)
-        known = held.get(key_)
+        known = self.get(kind, key(obj))
         if known is not None and uid(known) == uid(obj) and version(known) >= version(obj):
             return
-        held[key_] = obj
-        self._file(kind, key_, obj)
-        self._tell(kind, key_, known, obj)
+        self._keep(kind, obj)
 
     def assume(self, kind: str, obj: Object) -> None:
         """As `take`, for what must be so although no answer says it yet; any newer version replaces it."""
-        key_ = key(obj)
-        known = self.get(kind, key_)
-        if known is None or uid(known) != uid(obj):
-            return
-        self._objects[kind][key_] = obj
-        self._file(kind, key_, obj)
-        self._tell(kind, key_, known, obj)
+        known = self.get(kind, key(obj))
+        if known is not None and uid(known) == uid(obj):
+            self._keep(kind, obj)
 
     def drop(self, kind: str, obj: Json) -> None:
         """The object is gone."""
         self._remember_delete(uid(obj))
-        held = self._objects.get(kind, {})
-        key_ = key(obj)
-        known = held.get(key_)
+        known = self.get(kind, key(obj))
         if known is None or (uid(obj) and uid(known) != uid(obj)):
             return
-        del held[key_]
-        for index in self._indexes_of.get(kind, ()):
-            index.remove(key_)
-        self._tell(kind, key_, known, None)
+        for part in self._parts(kind, known):
+            key_ = key(part)
+            before = self._objects[kind].pop(key_)
+            for index in self._indexes_of.get(kind, ()):
+                index.remove(key_)
+            self._tell(kind, key_, before, None)
 
-    def _file(self, kind: str, key_: str, obj: Object) -> None:
-        for index in self._indexes_of.get(kind, ()):
-            index.put(key_, obj)
+    def _parts(self, kind: str, obj: Object) -> list[Object]:
+        divide = self._divided.get(kind)
+        return divide(obj) if divide is not None else [obj]
+
+    def _keep(self, kind: str, obj: Object) -> None:
+        held = self._objects.setdefault(kind, {})
+        for part in self._parts(kind, obj):
+            key_ = key(part)
+            known = held.get(key_)
+            held[key_] = part
+            if part is not obj and known is not None and _says_the_same(known, part):
+                continue  # another part was written
+            for index in self._indexes_of.get(kind, ()):
+                index.put(key_, part)
+            self._tell(kind, key_, known, part)
 
     def _tell(self, kind: str, key_: str, before: Object | None, after: Object | None) -> None:
         for listener in self._listeners:
@@ -146,6 +156,10 @@ class LocalCopy:
         self._deleted[gone] = None
         if len(self._deleted) > REMEMBERED_DELETES:
             del self._deleted[next(iter(self._deleted))]
+
+
+def _says_the_same(known: Json, obj: Json) -> bool:
+    return all(known.get(field) == obj.get(field) for field in ("spec", "status"))
 
 
 def version(obj: Json) -> int:

@@ -37,15 +37,14 @@ from makeway.kinds.workload import read
 from makeway.kube import preempting, standing, words
 from makeway.kube.actions import (
     Action,
-    Create,
     Patch,
-    Tell,
     about,
     delete_object,
     patch_object,
     patch_status,
     pod_event,
     pod_status,
+    tell,
     workload_event,
 )
 from makeway.kube.pods import notice_s
@@ -168,9 +167,7 @@ class Evictor:
         actions: list[Action] = []
         body = kind.lower_patch(owner, keeps)
         if body:
-            told = Tell(
-                about=about(kind.kind, owner), reason="Lowered", note=note, component=kind.component
-            )
+            told = tell(kind.kind, owner, kind.component, "Lowered", note)
             actions.append(_whatever_version(patch_object(kind.kind, owner, body, told)))
         if keeps < admission.assignments[0].count:
             change = {"admission": standing.admission_json(lowered(admission, keeps))}
@@ -276,7 +273,7 @@ class Evictor:
 
     def record(
         self, preemptor: WorkloadId, evicts: list[Evict], hold: Hold | None, now: float
-    ) -> Action | None:
+    ) -> Object | None:
         """The Preemption, unless one is open for these victims already."""
         fresh = [e for e in evicts if not e.already]
         known = self._copy.by("preemptions by preemptor", preemptor)
@@ -291,7 +288,7 @@ class Evictor:
         if not kept.loss:
             kept = msgspec.structs.replace(kept, loss=sum(e.loss for e in evicts))
         models = {e.workload: self._projection.workload(e.workload) for e in evicts}
-        record = preemption.compose(
+        return preemption.compose(
             kept,
             evicts,
             attempt=preemption.attempts(known, asked_by) + 1,
@@ -308,7 +305,6 @@ class Evictor:
             afterwards={e.workload: self._afterwards(e) for e in evicts},
             now=now,
         )
-        return Create(kind="Preemption", obj=record)
 
     def lost(self, holder: WorkloadId, taker: WorkloadId, now: float) -> list[Action]:
         """Somebody stronger took the room that was made for it: its records say so, and keep nothing for it any more."""
@@ -316,7 +312,7 @@ class Evictor:
         rank = f" (priority {stronger.rank})" if stronger is not None else ""
         message = f"{taker}{rank} took the room"
         return [
-            patch_status("Preemption", record, change)
+            preempting.patch_record(record, change)
             for record in self._copy.by("open preemptions", holder)
             if (change := preemption.progress(record, "Cancelled", message, now))
         ]

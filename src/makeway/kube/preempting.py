@@ -23,7 +23,7 @@ from makeway.kinds.metadata import (
     uid,
 )
 from makeway.kube import standing
-from makeway.kube.actions import Steps, delete_object, patch_status
+from makeway.kube.actions import Patch, Steps, delete_object, patch_status
 from makeway.kube.world import World
 
 # One that is over in a moment is told once: how it ended. Of many at once more are.
@@ -39,7 +39,7 @@ def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
         ended = seconds(status(record).get("completedAt")) or now
         if now < ended + KEPT_S:
             steps.look_again(ended + KEPT_S)
-        else:
+        elif not preemption.is_part(record):
             steps.actions.append(delete_object("Preemption", record))
         return steps
     phase, message = _phase(record, world, now)
@@ -52,10 +52,17 @@ def reconcile_preemption(record: Json, world: World, now: float) -> Steps:
         steps.look_again(told_from)
     elif change:
         # The record is the word of what was done, and those who wait for the deeds of others come first.
-        word = patch_status("Preemption", record, change)
-        steps.actions.append(msgspec.structs.replace(word, later=True))
+        steps.actions.append(msgspec.structs.replace(patch_record(record, change), later=True))
     steps.look_again(seconds((spec(record).get("hold") or {}).get("until")))
     return steps
+
+
+def patch_record(record: Json, change: Object) -> Patch:
+    """A change of its status. Where others share its object they are written too, so that no version can be insisted on."""
+    place, body = preemption.written(record, change)
+    patch = patch_status("Preemption", record, body)
+    version = "" if preemption.shared(record) else patch.version
+    return msgspec.structs.replace(patch, name=place, version=version)
 
 
 def _patience_s(world: World) -> float:

@@ -17,6 +17,7 @@ from makeway.kinds.metadata import (
     PRIORITY_CLASS,
     QUEUE_NAME,
 )
+from makeway.kinds.serving.names import SUBDOMAIN_RULE
 from makeway.kube.arriving import (
     ALL_JOBS,
     API,
@@ -26,15 +27,15 @@ from makeway.kube.arriving import (
     Resources,
     resource_rules,
 )
+from makeway.kube.queue_rules import queue_policies
 
 Object = dict[str, Any]
 Rule = tuple[str, str]  # what has to be true, and what is said where it is not
 
 _SUBDOMAIN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-_A_SUBDOMAIN: Final = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters,"
-    " '-' or '.', and must start and end with an alphanumeric character"
-)
+# Evaluating a rule costs about as much as storing the pod: those that do not queue are not even asked.
+_LABELLED: Final[Object] = {"matchExpressions": [{"key": QUEUE_NAME, "operator": "Exists"}]}
+_MANAGED: Final[Object] = {"matchLabels": {MANAGED: "true"}}
 # A number that CEL can read; longer ones are none that anybody means.
 _NUMBER: Final = "^[0-9]{1,9}$"
 
@@ -46,9 +47,10 @@ def validating_policies() -> list[Object]:
         _policy("makeway-check-queued-jobs", ALL_JOBS, made + changed, _names_of_jobs()),
         _policy("makeway-check-partial-jobs", JOBS, made, [_parallelism()]),
         _policy("makeway-keep-queue-of-jobs", JOBS, changed, _kept_by_jobs()),
-        _policy("makeway-check-queued-pods", PODS, made, _groups_of_pods()),
-        _policy("makeway-keep-queue-of-pods", PODS, changed, _kept_by_pods()),
+        _only(_LABELLED, _policy("makeway-check-queued-pods", PODS, made, _groups_of_pods())),
+        _only(_MANAGED, _policy("makeway-keep-queue-of-pods", PODS, changed, _kept_by_pods())),
         _policy("makeway-keep-size-of-sets", STATEFUL_SETS, changed, [_size_of_sets()]),
+        *queue_policies(),
     ]
 
 
@@ -63,7 +65,7 @@ def _names_of_jobs() -> list[Rule]:
         _queue_name(),
         (
             f"{_label(MAX_EXEC_TIME)} == '' || {long_enough}",
-            _invalid("labels", MAX_EXEC_TIME, "should be greater than 0"),
+            _wrong_number("labels", MAX_EXEC_TIME, _said("should be greater than 0")),
         ),
     ]
 
@@ -71,7 +73,7 @@ def _names_of_jobs() -> list[Rule]:
 def _queue_name() -> Rule:
     return (
         f"{_label(QUEUE_NAME)} == '' || {_label(QUEUE_NAME)}.matches('{_SUBDOMAIN}')",
-        _invalid("labels", QUEUE_NAME, _A_SUBDOMAIN),
+        _invalid("labels", QUEUE_NAME, SUBDOMAIN_RULE),
     )
 
 
@@ -85,8 +87,9 @@ def _parallelism() -> Rule:
     )
     return (
         f"{given} == '' || ({given}.matches('{_NUMBER}') && int({given}) > 0 && int({given}) < {most})",
-        f"'metadata.annotations[{MIN_PARALLELISM}]: Invalid value: ' + {given}"
-        f" + ': should be between 0 and ' + string({most} - 1)",
+        _wrong_number(
+            "annotations", MIN_PARALLELISM, f"'should be between 0 and ' + string({most} - 1)"
+        ),
     )
 
 
@@ -143,7 +146,9 @@ def _groups_of_pods() -> list[Rule]:
         ),
         (
             f"!({queued}) || {total} == '' || ({total}.matches('{_NUMBER}') && int({total}) > 0)",
-            _invalid("annotations", GROUP_TOTAL, "should be greater than or equal to 1"),
+            _wrong_number(
+                "annotations", GROUP_TOTAL, _said("should be greater than or equal to 1"), '"'
+            ),
         ),
     ]
 
@@ -178,12 +183,22 @@ def _entry(of: str, key: str) -> str:
 
 
 def _said(text: str) -> str:
-    return '"' + text + '"'
+    escaped = text.replace("\\", "\\\\")
+    return f'"{escaped}"'
 
 
 def _invalid(field: str, key: str, why: str) -> str:
     value = _entry(f"object.metadata.{field}", key)
     return f"'metadata.{field}[{key}]: Invalid value: \"' + {value} + '\": ' + {_said(why)}"
+
+
+def _wrong_number(field: str, key: str, why: str, quote: str = "") -> str:
+    """In Kueue's words: what is no number is shown as text, what is too small as a number (or as it was written)."""
+    value = _entry(f"object.metadata.{field}", key)
+    at = f"metadata.{field}[{key}]: Invalid value: "
+    number = f"'{at}{quote}' + {value} + '{quote}: ' + {why}"
+    none = f"'{at}\"' + {value} + '\": strconv.Atoi: parsing \"' + {value} + '\": invalid syntax'"
+    return f"{value}.matches('^[-+]?[0-9]+$') ? {number} : {none}"
 
 
 def _policy(
@@ -198,11 +213,17 @@ def _policy(
             # A rule that cannot be evaluated is our mistake, and no reason to refuse anybody's work.
             "failurePolicy": "Ignore",
             "validations": [
-                {"expression": holds, "messageExpression": said, "reason": "Invalid"}
+                {"expression": holds, "messageExpression": said, "reason": "Forbidden"}
                 for holds, said in rules
             ],
         },
     }
+
+
+def _only(labels: Object, policy: Object) -> Object:
+    """For objects that carry these labels, before a change or after it."""
+    policy["spec"]["matchConstraints"]["objectSelector"] = labels
+    return policy
 
 
 def validating_binding(policy: Object) -> Object:

@@ -13,17 +13,21 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, assert_never
 
+import msgspec
+
 from makeway.client import ApiError, Client, UnreachableError
 from makeway.client.resource import PODS
 from makeway.control.ports import Clock
 from makeway.kinds.merging import merged
-from makeway.kinds.metadata import Object
+from makeway.kinds.metadata import Object, uid
 from makeway.kube.actions import Action, BindPod, Chain, Create, Delete, Patch, Tell
 from makeway.kube.copy import LocalCopy
 from makeway.kube.events import Scribe, series
 from makeway.kube.resources import EVENTS, RESOURCES
 
 log = logging.getLogger(__name__)
+
+_Target = tuple[str, str, str, str]  # kind, namespace, name, subresource
 
 MOST_AT_ONCE: Final = 64
 WORDS_AT_ONCE: Final = 4
@@ -40,7 +44,8 @@ class Writer:
         self._copy = copy
         self._clock = clock
         self._scribe = Scribe()
-        self._words: deque[Tell | Patch] = deque(maxlen=MOST_WORDS_WAITING)
+        self._words: deque[Tell | Patch | _Target] = deque()
+        self._patches: dict[_Target, Patch] = {}  # words that can become one until they are written
         self._to_tell = asyncio.Event()
         self._telling = 0
         self._under_way = 0
@@ -140,10 +145,22 @@ class Writer:
             action.namespace,
             uid=action.uid,
             grace_s=action.grace_s,
+            whole_answer=False,
         )
-        # An object with a grace period or a finalizer comes back as it is now; otherwise the watch tells that it is gone.
-        if (answer.get("metadata") or {}).get("deletionTimestamp"):
-            self._copy.take(action.kind, answer)
+        # What has a grace period or a finalizer is now on its way; otherwise the watch tells that it is gone.
+        self._assume_leaving(action, answer.get("metadata") or {})
+
+    def _assume_leaving(self, action: Delete, told: Object) -> None:
+        """The answer to a deletion is no whole object: what it says of the end, on what is known of the rest."""
+        known = self._known(action.kind, action.namespace, action.name)
+        if known is None or uid(known) != told.get("uid") or not told.get("deletionTimestamp"):
+            return
+        end = {k: told[k] for k in ("deletionTimestamp", "deletionGracePeriodSeconds") if k in told}
+        # The same version: whatever the watch brings next replaces it.
+        self._copy.assume(action.kind, {**known, "metadata": {**known["metadata"], **end}})
+
+    def _known(self, kind: str, namespace: str, name: str) -> Object | None:
+        return self._copy.get(kind, f"{namespace}/{name}" if namespace else name)
 
     async def _bind(self, action: BindPod) -> None:
         binding: Object = {
@@ -165,8 +182,7 @@ class Writer:
         self._copy.assume("Pod", bound)
 
     def _assume_patched(self, action: Patch) -> None:
-        place = f"{action.namespace}/{action.name}" if action.namespace else action.name
-        known = self._copy.get(action.kind, place)
+        known = self._known(action.kind, action.namespace, action.name)
         if known is not None:
             self._copy.assume(action.kind, merged(known, action.body))
 
@@ -186,7 +202,7 @@ class Writer:
             self._copy.take(kind, await self._client.get(RESOURCES[kind], name, namespace))
         except ApiError as error:
             if error.not_found:
-                known = self._copy.get(kind, f"{namespace}/{name}" if namespace else name)
+                known = self._known(kind, namespace, name)
                 if known is not None:
                     self._copy.drop(kind, known)
         except UnreachableError:
@@ -195,11 +211,31 @@ class Writer:
     # Words
 
     def tell(self, tell: Tell) -> None:
-        self._later(tell)
+        """Of too many events some are not told; a patch counts as done, and is never left out."""
+        if len(self._words) < MOST_WORDS_WAITING:
+            self._later(tell)
 
     def _later(self, word: Tell | Patch) -> None:
-        self._words.append(word)
+        if not isinstance(word, Patch) or not _can_join(word):
+            self._words.append(word)
+        elif (waiting := self._patches.get(_target(word))) is not None:
+            self._patches[_target(word)] = _in_one(waiting, word)
+        else:
+            self._patches[_target(word)] = word
+            self._words.append(_target(word))
         self._to_tell.set()
+
+    def _say_again(self, patch: Patch) -> None:
+        """What was said of the same object meanwhile is newer, and counts."""
+        newer = self._patches.get(_target(patch))
+        if newer is None:
+            self._later(patch)
+        else:
+            self._patches[_target(patch)] = _in_one(patch, newer)
+
+    def _next_word(self) -> Tell | Patch:
+        word = self._words.popleft()
+        return self._patches.pop(word) if isinstance(word, tuple) else word
 
     async def tell_all(self) -> None:
         """Write what is to be told until cancelled, a few at a time."""
@@ -215,7 +251,7 @@ class Writer:
                 continue
             if await self._let_others_first():
                 continue
-            word = self._words.popleft()
+            word = self._next_word()
             self._telling += 1
             try:
                 await (self._tell_one(word) if isinstance(word, Tell) else self._catch_up(word))
@@ -232,7 +268,7 @@ class Writer:
         except UnreachableError as error:
             log.warning("%s: %s", _name(patch), error)
             await asyncio.sleep(SAY_AGAIN_S)
-            self._later(patch)
+            self._say_again(patch)
 
     async def _let_others_first(self) -> bool:
         """Words can wait while decisions are being written, but not for ever."""
@@ -283,6 +319,30 @@ class _Hands:
         self._at_work -= 1
         self._waiting.extendleft(reversed(chains))
         self._news.set()
+
+
+def _target(patch: Patch) -> _Target:
+    return patch.kind, patch.namespace, patch.name, patch.subresource
+
+
+def _can_join(patch: Patch) -> bool:
+    """Merge patches that insist on no version: two of one object can be written as one."""
+    return patch.style == "merge" and not patch.version
+
+
+def _in_one(earlier: Patch, later: Patch) -> Patch:
+    """Two merge patches as one: null is a word of theirs, so it is kept."""
+    return msgspec.structs.replace(
+        earlier, body=_both(earlier.body, later.body), then=(*earlier.then, *later.then)
+    )
+
+
+def _both(earlier: Object, later: Object) -> Object:
+    found = {**earlier, **later}
+    for key in earlier.keys() & later.keys():
+        if isinstance(earlier[key], dict) and isinstance(later[key], dict):
+            found[key] = _both(earlier[key], later[key])
+    return found
 
 
 def _place(action: Create | Patch | Delete | BindPod) -> tuple[str, str]:
