@@ -107,7 +107,7 @@ async def test_a_group_waits_until_it_is_complete() -> None:
 
 
 async def test_a_pod_too_many_is_deleted_and_does_not_run_beside_the_quota() -> None:
-    b = board()
+    b = queue_board()
     for name in ("a", "b"):
         b.put("Pod", member(name))
     await b.settle()
@@ -124,7 +124,7 @@ async def test_a_pod_too_many_is_deleted_and_does_not_run_beside_the_quota() -> 
 
 
 async def test_who_was_replaced_once_does_not_stand_for_another_that_fails() -> None:
-    b = board(cpu="4", **PREEMPTS)
+    b = queue_board(cpu="4", **PREEMPTS)
     for name in ("a", "b"):
         b.put("Pod", member(name, "2", "low"))
     await b.settle()

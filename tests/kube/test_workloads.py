@@ -59,7 +59,7 @@ async def test_a_waiting_one_is_deactivated_without_noise() -> None:
 
 
 async def test_one_written_by_hand_gives_its_quota_back_when_it_is_evicted() -> None:
-    b = board()
+    b = queue_board()
     b.put(
         "Workload",
         {
@@ -87,7 +87,7 @@ async def test_one_written_by_hand_gives_its_quota_back_when_it_is_evicted() -> 
 
 
 async def test_a_check_of_one_flavor_is_asked_only_of_those_who_got_it() -> None:
-    b = board(cpu="1")
+    b = queue_board(cpu="1")
     b.put("AdmissionCheck", CHECK)
     only = {"name": "budget", "onFlavors": ["default-flavor"]}
     b.patch(

@@ -17,7 +17,7 @@ from makeway.engine.placement import Demand, Shortfall
 from makeway.engine.policy import Policy
 from makeway.engine.state import State
 from makeway.model.decision import Evict, Hold, Plan
-from makeway.model.workload import Pod, Workload
+from makeway.model.workload import Admission, Pod, Workload
 from makeway.testing import GPU, Harness
 from tests.properties.life import days_of, live_through, many
 from tests.properties.worlds import (
@@ -83,6 +83,12 @@ def _only_borrowers_give(h: Harness, queues: dict[str, QueueOf], new: list[Evict
         told_before = workload.evicted_at is not None and workload.evicted_at < h.now
         if workload.admission is not None and not told_before:
             used[workload.admission.queue] += _gpus(workload)
+    # Who waits for room that was made for it will borrow as much as if it ran.
+    asking = {evict.preemptor for evict in new}
+    for hold in h.state.holds.values():
+        waits = h.state.workloads[hold.workload].admission is None and hold.workload not in asking
+        if waits and hold.admission is not None:
+            used[hold.admission.queue] += _amount(hold.admission)
     by_queue: dict[str, list[tuple[int, int]]] = defaultdict(list)  # how large, and what it gives
     for evict in new:
         if evict.reason.rule.startswith("InCohort"):
@@ -106,7 +112,11 @@ def _turns(victim: Workload, evict: Evict) -> list[tuple[int, int]]:
 
 def _gpus(workload: Workload) -> int:
     assert workload.admission is not None
-    usage = [amount for part in workload.admission.assignments for amount in part.usage]
+    return _amount(workload.admission)
+
+
+def _amount(admission: Admission) -> int:
+    usage = [amount for part in admission.assignments for amount in part.usage]
     return sum(amount for resource, amount in usage if resource == GPU)
 
 
@@ -124,7 +134,8 @@ def test_leave_any_victim_out_and_it_no_longer_fits(world: World, policy: Policy
         # One at a time, and no room kept for others: then what is needed is plain to see.
         alone = len(plan.holds) == 1 and not before.holds and not plan.admits
         if alone and _evicts(plan.holds[0]):
-            _everyone_is_needed(before, plan.holds[0], [e for e in plan.evicts if not e.already])
+            new = [evict for evict in plan.evicts if not evict.already]
+            _everyone_is_needed(before, plan.holds[0], new, policy)
         h.advance(40.0)
         h.answer_checks()
         h.let_them_leave()
@@ -135,15 +146,17 @@ def _evicts(hold: Hold) -> bool:
     return bool(hold.victims) and hold.rule not in ("patience", "reservation")
 
 
-def _everyone_is_needed(state: State, hold: Hold, evicts: list[Evict]) -> None:
+def _everyone_is_needed(state: State, hold: Hold, evicts: list[Evict], policy: Policy) -> None:
     demands = _demands(state, hold)
     evicts = [each for evict in evicts for each in _one_by_one(evict)]
     shared = any(evict.reason.rule == "InCohortFairSharing" for evict in evicts)
+    # Kueue would rather evict more of its own queue than borrow, where others could be asked too.
+    own = policy.victims == "kueue" and _quota_suffices(state, hold, evicts, own=True)
     for spared in [None, *evicts]:
         if shared and spared is not None and spared.reason.rule == "InClusterQueue":
             continue  # it keeps the share of its own queue low enough to take from another
         gone = [evict for evict in evicts if evict is not spared]
-        fits = _nodes_suffice(state, demands, gone) and _quota_suffices(state, hold, gone)
+        fits = _nodes_suffice(state, demands, gone) and _quota_suffices(state, hold, gone, own)
         assert fits == (spared is None), f"{hold.workload}: {spared}"
 
 
@@ -194,7 +207,8 @@ def _lift(state: State, pod: Pod) -> None:
         state.occupancy.table.lift(pod, state.occupancy.table.row_of[pod.node])
 
 
-def _quota_suffices(state: State, hold: Hold, gone: list[Evict]) -> bool:
+def _quota_suffices(state: State, hold: Hold, gone: list[Evict], own: bool) -> bool:
+    """`own`: without borrowing."""
     if hold.admission is None or hold.queue is None:
         return True
     usage: dict[tuple[str, str], int] = {
@@ -220,6 +234,8 @@ def _quota_suffices(state: State, hold: Hold, gone: list[Evict]) -> bool:
         fits = queue.fits(usage)
         # Quota that others borrow is reclaimed for what one owns: staying within it can be what a victim is for.
         reclaims = any(evict.reason.rule == "InCohortReclamation" for evict in gone)
+        if own:
+            return queue.fits_in_nominal(usage)
         return fits and (owned or not reclaims or queue.fits_in_nominal(usage))
 
 
