@@ -69,6 +69,14 @@ def _no_number(key: Key, _path: str, want: Any, got: Any, _context: Context) -> 
     )
 
 
+def _not_ready_yet(key: Key, _path: str, want: Any, got: Any, _context: Context) -> bool:
+    """The API server taints every new node until the node controller has seen it; whether a cycle falls between is luck."""
+    told = key.sort == "event" or key.field == "Events"
+    return want == ABSENT and told and NOT_READY in str(got) and "FailedScheduling" in str(got)
+
+
+NOT_READY = "node(s) had untolerated taint(s)"
+
 ON_CLUSTER = (
     Rule("Pods of queued workloads have `schedulerName: makeway`.", _own_scheduler),
     Rule("Pods of groups carry no `role-hash` annotation.", _no_role_hash),
@@ -77,6 +85,10 @@ ON_CLUSTER = (
     Rule(
         "What a webhook of Kueue refuses is refused by a policy, with the same sentence.",
         _refused_by_policy,
+    ),
+    Rule(
+        "A node that has just come is not ready for a moment, and who waits may hear it.",
+        _not_ready_yet,
     ),
     Rule("A quantity that is none is refused by the definition, with its pattern.", _no_number),
 )
