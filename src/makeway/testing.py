@@ -120,8 +120,12 @@ class Harness:
         borrowing_limit: int | None = None,
         weight: float = 1.0,
         checks: Sequence[str] = (),
+        doors: dict[str, float] | None = None,
     ) -> None:
-        """A ClusterQueue and a LocalQueue of the same name; one flavor, called "default"."""
+        """A ClusterQueue and a LocalQueue of the same name; one flavor, called "default".
+
+        `doors`: instead, local queues of these names and weights, told apart by what they have used.
+        """
         resources = {GPU: gpus, "cpu": round((cpus if cpus is not None else 10_000) * 1000)}
         group = ResourceGroup(
             resources=tuple(resources),
@@ -158,8 +162,12 @@ class Harness:
                 preemption=preemption,
                 weight=weight,
                 checks=tuple(QueueCheck(name=check) for check in checks),
+                usage_based_fair_sharing=doors is not None,
             ),
-            LocalQueue(namespace="default", name=name, queue=QueueName(name)),
+            *(
+                LocalQueue(namespace="default", name=door, queue=QueueName(name), weight=weight)
+                for door, weight in (doors or {name: 1.0}).items()
+            ),
         )
 
     def cohort(self, name: str, parent: str | None = None) -> None:
@@ -249,9 +257,16 @@ class Harness:
         check(self.state, plan, self.policy, self.now)
         self.last = plan
         self._remember(plan)
+        self._write_samples()
         assume(self.state, plan, self.now)
         self._start_pods(plan)
         return plan
+
+    def _write_samples(self) -> None:
+        """What local queues have used, as the adapter writes it to their status."""
+        for door, sample in list(self.state.usage.due()):
+            local = self.state.local_queues[door]
+            self.put(msgspec.structs.replace(local, consumed=sample.consumed, sampled_at=sample.at))
 
     def settle(self, most: int = 50) -> None:
         """Cycles, and victims leaving, until nothing happens any more."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from makeway.engine.ordering import candidate_key, entry_key
-from tests.conformance.load import differ, policy_of, read_workload
+from makeway.engine.ledger import Held, Ledger
+from makeway.engine.ordering import entry_key
+from makeway.engine.victims.candidates import Candidates, Request, Source
+from makeway.model.queue import PreemptionPolicy
+from makeway.model.workload import Workload, WorkloadId
+from tests.conformance.load import differ, now_of, policy_of, read_workload
 
 Case = dict[str, Any]
 
@@ -26,14 +30,43 @@ def check_entries(case: Case) -> list[str]:
     return differ("order", case["want"]["order"], [name for _, name in sorted(keyed)])
 
 
+ANY = ("flavor", "resource")  # what all candidates use, and the preemptor lacks
+
+
+class Usage:
+    """What the case says that local queues have used; in every queue of the case it counts."""
+
+    def __init__(self, by_door: dict[str, float]) -> None:
+        self._by_door = by_door
+
+    def applies_to(self, queue: str) -> bool:
+        return bool(self._by_door)
+
+    def of(self, door: str) -> float:
+        return self._by_door.get(door, 0.0)
+
+
 def check_candidates(case: Case) -> list[str]:
-    keyed = []
+    """The candidates hold quota in a ledger, and are asked as a search asks them."""
+    own = case["preemptorClusterQueue"]
+    ledger, usage = Ledger(), {}
     for item in case["candidates"]:
         workload = read_workload(case, item["workload"])
-        key = candidate_key(
-            workload,
-            own_queue=item["clusterQueue"] == case["preemptorClusterQueue"],
-            local_usage=item.get("localQueueFSUsage") or 0.0,
-        )
-        keyed.append((key, workload.name))
-    return differ("order", case["want"]["order"], [name for _, name in sorted(keyed)])
+        ledger.reserve(Held(workload, item["clusterQueue"], {ANY: 1}))
+        if item.get("localQueueFSUsage") is not None:
+            usage[workload.door] = float(item["localQueueFSUsage"])
+    request = Request(
+        workload=Workload(id=WorkloadId("preemptor")),
+        queue=own,
+        usage={ANY: 1},
+        need=frozenset({ANY}),
+        preemption=PreemptionPolicy(within_queue="LowerPriority", reclaim="Any"),
+        policy=policy_of(case),
+        now=now_of(case),
+        used=Usage(usage),
+    )
+    queues = dict.fromkeys([item["clusterQueue"] for item in case["candidates"]])
+    sources = {name: Source(ledger, request, ledger.queue(name), "Any") for name in queues}
+    same = [sources.pop(own)] if own in sources else []
+    asked = Candidates([], list(sources.values()), same)
+    return differ("order", case["want"]["order"], [c.held.workload.name for c in asked])

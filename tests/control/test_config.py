@@ -65,8 +65,30 @@ featureGates: {PartialAdmission: false, PrioritySortingWithinCohort: false}
 
 def test_what_does_nothing_here_is_said() -> None:
     assert notes(parse("")) == []
-    (note,) = notes(parse("admissionFairSharing: {usageHalfLifeTime: 168h}"))
-    assert note.startswith("admissionFairSharing does nothing here")
+    assert notes(parse("admissionFairSharing: {usageHalfLifeTime: 168h}")) == []
+    (note,) = notes(parse("admissionFairSharing: {usageSamplingInterval: 1m}"))
+    assert note.startswith("admissionFairSharing does nothing while usageHalfLifeTime is 0")
+    off = "{usageHalfLifeTime: 168h}\nfeatureGates: {AdmissionFairSharing: false}"
+    (note,) = notes(parse(f"admissionFairSharing: {off}"))
+    assert "featureGates.AdmissionFairSharing is false" in note
+
+
+def test_admission_fair_sharing_is_read_as_kueue_writes_it() -> None:
+    rule = policy_of(
+        parse("""
+admissionFairSharing:
+  usageHalfLifeTime: 168h
+  resourceWeights: {nvidia.com/gpu: 100, cpu: 0}
+""")
+    ).usage_order
+    assert rule is not None
+    assert (rule.half_life_s, rule.sampling_s) == (168 * 3600.0, 300.0)
+    assert rule.weights == (("cpu", 0.0), ("nvidia.com/gpu", 100.0))
+    assert policy_of(parse("")).usage_order is None
+    gated = (
+        "admissionFairSharing: {usageHalfLifeTime: 1h}\nfeatureGates: {AdmissionFairSharing: false}"
+    )
+    assert policy_of(parse(gated)).usage_order is None
 
 
 def test_an_empty_file_is_kueues_defaults() -> None:
@@ -88,6 +110,19 @@ def test_an_empty_file_is_kueues_defaults() -> None:
         ("waitForPodsReady: {timeout: soon}", "$.waitForPodsReady.timeout"),
         ("waitForPodsReady: {requeuingStrategy: {backoffLimitCount: many}}", "backoffLimitCount"),
         ("queues: []", "queues"),
+        (
+            "admissionFairSharing: {usageHalfLifeTime: soon}",
+            "$.admissionFairSharing.usageHalfLifeTime",
+        ),
+        (
+            "admissionFairSharing: {usageSamplingInterval: 0s}",
+            "$.admissionFairSharing.usageSamplingInterval",
+        ),
+        (
+            "admissionFairSharing: {resourceWeights: {cpu: -1}}",
+            "$.admissionFairSharing.resourceWeights.cpu",
+        ),
+        ("admissionFairSharing: {halfLife: 1h}", "$.admissionFairSharing"),
     ],
 )
 def test_a_mistake_is_named_with_its_path(text: str, path: str) -> None:

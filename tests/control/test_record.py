@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from makeway.control.record import Recorder, replay
 from makeway.engine.cycle import decide
-from makeway.engine.policy import Policy
+from makeway.engine.policy import Policy, UsageOrder
 from makeway.engine.state import State
 from makeway.errors import UserError
 from makeway.model.event import Event
@@ -40,6 +41,32 @@ def test_every_plan_is_the_same_to_the_byte(tmp_path: Path) -> None:
 
     assert [cycle.same for cycle in cycles] == [True, True, True]
     assert b'"evict"' in cycles[0].recorded
+
+
+def test_a_recording_holds_what_local_queues_have_used(tmp_path: Path) -> None:
+    policy = Policy(usage_order=UsageOrder(half_life_s=3600.0))
+    h = Harness(policy)
+    h.nodes(1, gpus=8)
+    h.queue("shared", gpus=8, doors={"blue": 1.0, "green": 1.0})
+    h.submit("ran", queue="blue", gpus=8)
+    h.settle()
+    h.advance(3600)
+    h.cycle()
+    h.finish("ran")
+    h.submit("blue-first", queue="blue", gpus=8)
+    h.submit("green-later", queue="green", gpus=8)
+    events: list[Event] = []
+    fresh = h.rebuilt(shuffle=events.extend)
+    recorder = Recorder(tmp_path / "run.jsonl", policy)
+    recorder.events(events)
+    recorder.cycle(h.now, fresh.history, decide(fresh, h.now, policy))
+    recorder.close()
+
+    (cycle,) = replay(tmp_path / "run.jsonl")
+
+    assert cycle.same
+    admitted = [d["workload"] for d in json.loads(cycle.decided)["decisions"] if "binds" in d]
+    assert admitted == ["default/green-later"]
 
 
 def test_another_decision_is_noticed(tmp_path: Path) -> None:

@@ -92,3 +92,52 @@ def test_a_changed_workload_takes_its_new_place() -> None:
     assert head(queue) == "s2"
     assert len(queue) == 3
     assert [w.name for w in queue.in_order()] == ["s2", "s0", "s1"]
+
+
+USED = {"ns/much": 5.0, "ns/little": 1.0}
+MUCH = [workload(f"m{i}", 1, created=i, queue="much") for i in range(2)]
+LITTLE = [workload(f"n{i}", 1, created=10 + i, queue="little") for i in range(2)]
+
+
+def by_usage(*workloads: Workload) -> PendingQueue:
+    result = PendingQueue("BestEffortFIFO", P, USED.__getitem__)
+    for each in workloads:
+        result.add(each)
+    return result
+
+
+def test_where_usage_counts_the_local_queue_that_used_least_is_emptied_first() -> None:
+    queue = by_usage(*MUCH, *LITTLE)
+    gone = []
+    while (first := queue.head()) is not None:
+        gone.append(first.name)
+        queue.remove(first.id)
+    assert gone == ["n0", "n1", "m0", "m1"]
+    assert [w.name for w in by_usage(*MUCH, *LITTLE).in_order()] == gone
+
+
+def test_usage_goes_before_who_waits_for_its_victims_and_that_before_priority() -> None:
+    queue = by_usage(*MUCH)
+    queue.requeue(MUCH[1], Requeue.PENDING_PREEMPTION)
+    queue.add(workload("vip", 1, priority=9, queue="much"))
+    assert head(queue) == "m1"
+    queue.add(LITTLE[0])
+    assert head(queue) == "n0"
+
+
+def test_equals_of_different_local_queues_are_parked_and_woken_together_too() -> None:
+    queue = by_usage(*MUCH, *LITTLE)
+    queue.requeue(LITTLE[0], Requeue.NO_FIT)
+    assert head(queue) is None
+    queue.add(workload("other", 2, queue="much"))
+    assert head(queue) == "other"
+    queue.wake()
+    assert head(queue) == "n0"
+
+
+def test_lanes_come_and_go_with_the_configuration() -> None:
+    queue = by_usage(*MUCH, *LITTLE)
+    queue.reorder(P, None)
+    assert head(queue) == "m0"
+    queue.reorder(P, USED.__getitem__)
+    assert head(queue) == "n0"

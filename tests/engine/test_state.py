@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from makeway.engine.assume import assume
 from makeway.engine.cycle import decide
 from makeway.engine.nominate import Nominator
-from makeway.engine.policy import Policy
+from makeway.engine.policy import Policy, UsageOrder
 from makeway.engine.standing import why_waiting
 from makeway.engine.state import State
 from makeway.engine.victims.candidates import passes
@@ -42,6 +42,7 @@ def queues(draw: Callable[[Any], Any]) -> Queue:
         reclaim=draw(st.sampled_from(["Never", "LowerPriority", "Any"])),
         strategy=draw(st.sampled_from(["StrictFIFO", "BestEffortFIFO"])),
         stop=draw(st.sampled_from(["None", "None", "None", "Hold"])),
+        usage_based_fair_sharing=draw(st.booleans()),
     )
 
 
@@ -84,6 +85,9 @@ local_queues = st.builds(
     name=st.sampled_from(QUEUES),
     queue=st.sampled_from([QueueName(q) for q in QUEUES]),
     stop=st.sampled_from(["None", "None", "Hold"]),
+    weight=st.sampled_from([1.0, 2.0]),
+    consumed=st.sampled_from([(), (("x", 3.0),), (("x", 0.1), ("y", 1.0))]),
+    sampled_at=st.sampled_from([None, 0.0, 4.0, 8.0]),
 )
 removals = st.one_of(
     st.builds(Remove, type=st.just(Workload), key=st.sampled_from([f"ns/w{i}" for i in range(6)])),
@@ -131,6 +135,15 @@ def ledger_of(state: State) -> dict[str, Any]:
     }
 
 
+BY_USAGE = Policy(victims="kueue", usage_order=UsageOrder(half_life_s=7.0, sampling_s=3.0))
+
+
+def usage_of_doors(state: State) -> list[object]:
+    state.usage.look(BY_USAGE.usage_order, 10.0)
+    samples = list(state.usage.due())
+    return [{d: state.usage.of(d) for d in sorted(state.local_queues)}, sorted(samples, key=repr)]
+
+
 def lines_of(state: State) -> dict[str, Any]:
     """Who waits where. Who is parked is memory and may differ."""
     return {
@@ -151,9 +164,10 @@ def test_incremental_equals_from_scratch(changes: list[Event], rounds: int | Non
     fresh = rebuilt(world)
     assert ledger_of(world) == ledger_of(fresh)
     assert lines_of(world) == lines_of(fresh)
+    assert usage_of_doors(world) == usage_of_doors(fresh)
 
     # Deciding leaves no trace in the ledger, and the same state gives the same plan.
-    for policy in (Policy(victims="kueue"), Policy(), Policy(fair_sharing=True)):
+    for policy in (Policy(victims="kueue"), Policy(), Policy(fair_sharing=True), BY_USAGE):
         before = ledger_of(world)
         plan = decide(rebuilt(world), 10.0, policy, rounds=rounds)
         assert decide(fresh := rebuilt(world), 10.0, policy, rounds=rounds) == plan

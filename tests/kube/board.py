@@ -189,7 +189,12 @@ class Board:
         self.cluster.served.update(RESOURCES)
         self.cluster.world.watched.update(RESOURCES)
         self.cluster.world.subresources.update(f"{kind}/status" for kind in RESOURCES)
-        self.loop = Loop(self.cluster, self.clock, policy_of(self.config))
+        self.loop = Loop(
+            self.cluster,
+            self.clock,
+            policy_of(self.config),
+            on_cycle=lambda state, _plan, now: self.cluster.observe(state, now),
+        )
 
     def put(self, kind: str, obj: Object) -> Object:
         return self.api.put(kind, obj)

@@ -91,6 +91,13 @@ def test_after_any_events_the_ledger_is_one_built_from_scratch(
     assert h.state.occupancy.waiting.keys() == fresh.occupancy.waiting.keys()
     assert h.state.occupancy.leaving.keys() == fresh.occupancy.leaving.keys()
     assert h.state.unchecked.keys() == fresh.unchecked.keys()
+    assert _used(h.state, policy, h.now) == _used(fresh, policy, h.now)
+
+
+def _used(state: State, policy: Policy, now: float) -> dict[str, float]:
+    """To the last bit, where usage counts: who is first must not depend on the order that events came in."""
+    state.usage.look(policy.usage_order, now)
+    return {door: state.usage.of(door) for door in state.local_queues}
 
 
 def _rooms(state: State) -> dict[str, dict[str, int]]:

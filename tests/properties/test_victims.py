@@ -20,7 +20,16 @@ from makeway.model.decision import Evict, Hold, Plan
 from makeway.model.workload import Pod, Workload
 from makeway.testing import GPU, Harness
 from tests.properties.life import days_of, live_through, many
-from tests.properties.worlds import BY_LOSS, POLICIES, QueueOf, World, build, submit, worlds
+from tests.properties.worlds import (
+    BY_LOSS,
+    POLICIES,
+    SECOND_DOOR,
+    QueueOf,
+    World,
+    build,
+    submit,
+    worlds,
+)
 
 # -- legal -----------------------------------------------------------------------------------------------------------
 
@@ -60,7 +69,7 @@ def _pair_is_legal(h: Harness, queues: dict[str, QueueOf], evict: Evict, policy:
 
 
 def _queue_of(queues: dict[str, QueueOf], workload: Workload) -> QueueOf | None:
-    return queues.get(workload.local_queue or "")
+    return queues.get((workload.local_queue or "").removesuffix(SECOND_DOOR))
 
 
 def _tree(queue: QueueOf) -> str:

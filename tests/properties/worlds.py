@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from hypothesis import strategies as st
 
-from makeway.engine.policy import Policy
+from makeway.engine.policy import Policy, UsageOrder
 from makeway.model.selectors import LabelSelector, Requirement
 from makeway.model.workload import Budget, Checkpoint, PodShape
 from makeway.testing import Harness, amounts
@@ -62,8 +62,10 @@ BY_LOSS = [
     Policy(bands=((0, 4), (5, 9))),
     Policy(reserve_after_s=20.0),
     Policy(fair_sharing=True),
+    Policy(usage_order=UsageOrder(half_life_s=60.0, sampling_s=10.0)),
 ]
 POLICIES = [*BY_LOSS, Policy(victims="kueue"), Policy(victims="kube")]
+SECOND_DOOR = "-too"  # of a queue where usage counts
 
 _CHECKPOINTS = [
     Checkpoint(),
@@ -248,7 +250,17 @@ def _build_queue(h: Harness, queue: QueueOf) -> None:
         borrowing_limit=queue.borrowing_limit,
         weight=queue.weight,
         checks=("ready",) if queue.checked else (),
+        doors={queue.name: 1.0, queue.name + SECOND_DOOR: 0.5}
+        if h.policy.usage_order is not None
+        else None,
     )
+
+
+def _door(h: Harness, item: Submission) -> str | None:
+    """Where usage counts, each other workload comes in through the second door of its queue."""
+    second = f"{item.queue}{SECOND_DOOR}"
+    there = f"default/{second}" in h.state.local_queues
+    return second if there and item.name[-1] in "13579" else item.queue
 
 
 def submit(h: Harness, item: Submission) -> None:
@@ -259,7 +271,7 @@ def submit(h: Harness, item: Submission) -> None:
     )
     h.submit(
         item.name,
-        queue=item.queue,
+        queue=_door(h, item),
         priority=item.priority,
         pods=item.pods,
         gang=item.gang,

@@ -52,6 +52,7 @@ class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     nodes: list[Nodes] = []
     queues: dict[str, dict[str, Any]] = {}
     running: list[Item] = []
+    used: dict[str, dict[str, float]] = {}  # local queue: what its status says, by resource
     budgets: dict[str, dict[str, Any]] = {}  # name: {labels, allowed}
 
 
@@ -92,7 +93,7 @@ def test_scenario(path: Path) -> None:
 
 
 def _arrange(given: Given) -> Harness:
-    h = Harness(Policy(**given.policy))
+    h = Harness(msgspec.convert(given.policy, Policy))
     for nodes in given.nodes:
         h.nodes(nodes.count, gpus=nodes.gpus, cpus=nodes.cpus, labels=nodes.labels)
     for name, options in given.queues.items():
@@ -102,6 +103,11 @@ def _arrange(given: Given) -> Harness:
     h.settle()
     for item in given.running:
         h.put_started(item.name, h.now - item.age)
+    for door, amounts_used in given.used.items():
+        local = h.state.local_queues[f"default/{door}"]
+        consumed = tuple(sorted(amounts_used.items()))
+        h.advance(1.0)  # past who got in: those are part of what is said
+        h.put(msgspec.structs.replace(local, consumed=consumed, sampled_at=h.now))
     for name, budget in given.budgets.items():
         wanted = tuple(
             Requirement(key=k, operator="In", values=(v,)) for k, v in budget["labels"].items()

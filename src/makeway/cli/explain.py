@@ -96,6 +96,8 @@ def _print(state: State, answer: Explanation) -> None:
         for missing in map(shortage_sentence, reason.shortages):
             if missing not in answer.why:
                 print(f"  {missing}")
+        if reason.goes_first:
+            print(f"  {_named(state, reason.goes_first)}")
         if reason.holders:
             print("Who has it:")
         for holder in reason.holders:

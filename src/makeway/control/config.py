@@ -6,6 +6,7 @@ for a choice. Kueue's fields that cannot matter here (ports, certificates, clien
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,12 @@ class WaitForPodsReady(_Section, frozen=True, kw_only=True):
 class FairSharing(_Section, frozen=True, kw_only=True):
     enable: bool = True  # v1beta1 only
     preemption_strategies: tuple[Strategy, ...] = DEFAULT_STRATEGIES
+
+
+class AdmissionFairSharing(_Section, frozen=True, kw_only=True):
+    usage_half_life_time: str = "0s"  # as in Kueue, where it has to be said
+    usage_sampling_interval: str = "5m"
+    resource_weights: dict[str, float] = {}
 
 
 class Transformation(_Section, frozen=True, kw_only=True):
@@ -102,7 +109,7 @@ class Configuration(_Section, frozen=True, kw_only=True):
     managed_jobs_namespace_selector: dict[str, Any] | None = None
     wait_for_pods_ready: WaitForPodsReady = WaitForPodsReady()
     fair_sharing: FairSharing | None = None
-    admission_fair_sharing: Any_ = None
+    admission_fair_sharing: AdmissionFairSharing | None = None
     resources: Resources = Resources()
     integrations: Integrations = Integrations()
     object_retention_policies: RetentionPolicies = RetentionPolicies()
@@ -158,6 +165,7 @@ def parse(text: str, *, where: str = "configuration") -> Configuration:
         config = msgspec.convert(said, Configuration)
         _check_durations(config)
         _check_counts(config)
+        _check_weights(config)
         _check_factors(config)
         return config
     except msgspec.ValidationError as error:
@@ -177,6 +185,7 @@ def _check_durations(config: Configuration) -> None:
         "$.objectRetentionPolicies.workloads.afterDeactivatedByKueue": (
             kept.after_deactivated_by_kueue
         ),
+        **_usage_durations(config),
         "$.makeway.reserveAfter": config.makeway.reserve_after,
         "$.makeway.maxNotice": config.makeway.max_notice,
         "$.makeway.maxProtection": config.makeway.max_protection,
@@ -186,6 +195,34 @@ def _check_durations(config: Configuration) -> None:
         if said is not None and duration(said) is None:
             raise msgspec.ValidationError(
                 f'Expected a duration such as "30m" or "90s", got "{said}" - at `{path}`'
+            )
+
+
+def _usage_durations(config: Configuration) -> dict[str, str]:
+    said = config.admission_fair_sharing
+    if said is None:
+        return {}
+    path = "$.admissionFairSharing"
+    return {
+        f"{path}.usageHalfLifeTime": said.usage_half_life_time,
+        f"{path}.usageSamplingInterval": said.usage_sampling_interval,
+    }
+
+
+def _check_weights(config: Configuration) -> None:
+    said = config.admission_fair_sharing
+    if said is None:
+        return
+    if not duration(said.usage_sampling_interval):
+        raise msgspec.ValidationError(
+            f'Expected a duration above 0 such as "5m", got "{said.usage_sampling_interval}"'
+            " - at `$.admissionFairSharing.usageSamplingInterval`"
+        )
+    for resource, weight in said.resource_weights.items():
+        if not 0 <= weight < math.inf:
+            raise msgspec.ValidationError(
+                f"Expected a number of at least 0, got {weight}"
+                f" - at `$.admissionFairSharing.resourceWeights.{resource}`"
             )
 
 
@@ -213,10 +250,15 @@ def _check_factors(config: Configuration) -> None:
 def notes(config: Configuration) -> list[str]:
     """What is written and does nothing here, each as a sentence: nobody should wait for its effect."""
     found = []
-    if config.admission_fair_sharing is not None:
+    usage = config.admission_fair_sharing
+    if usage is not None and not config.feature_gates.get("AdmissionFairSharing", True):
         found.append(
-            "admissionFairSharing does nothing here: inside a ClusterQueue priority and age decide, "
-            "whatever each LocalQueue has used."
+            "admissionFairSharing does nothing while featureGates.AdmissionFairSharing is false."
+        )
+    elif usage is not None and not duration(usage.usage_half_life_time):
+        found.append(
+            "admissionFairSharing does nothing while usageHalfLifeTime is 0: what was used is forgotten at once, "
+            'so that priority and age decide. Write for example "168h".'
         )
     if config.multi_kueue is not None:
         found.append("multiKueue does nothing here: makeway schedules one cluster.")
@@ -237,6 +279,7 @@ def policy_of(config: Configuration) -> Policy:
         quota_only=ours.quota_only,
         fair_sharing=fair is not None and fair.enable,
         fair_strategies=fair.preemption_strategies if fair is not None else DEFAULT_STRATEGIES,
+        usage_order=_usage_order(config),
         requeuing_timestamp=config.wait_for_pods_ready.requeuing_strategy.timestamp,
         fair_preempts_within_nominal=gate("FairSharingPreemptWithinNominal", True),
         fair_prefers_non_borrowing=gate("FairSharingPrioritizeNonBorrowing", True),
@@ -257,6 +300,17 @@ def policy_of(config: Configuration) -> Policy:
         max_protection_s=config.length(ours.max_protection, 1800.0),
         preemptions_per_day=ours.preemptions_per_day,
         reserve_after_s=config.length(ours.reserve_after, 3600.0),
+    )
+
+
+def _usage_order(config: Configuration) -> engine.UsageOrder | None:
+    said = config.admission_fair_sharing
+    if said is None or not config.feature_gates.get("AdmissionFairSharing", True):
+        return None
+    return engine.UsageOrder(
+        half_life_s=config.length(said.usage_half_life_time, 0.0),
+        sampling_s=config.length(said.usage_sampling_interval, 300.0),
+        weights=tuple(sorted(said.resource_weights.items())),
     )
 
 

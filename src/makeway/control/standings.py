@@ -13,7 +13,7 @@ from makeway.engine.fairness import share
 from makeway.engine.quota import QuotaNode
 from makeway.engine.state import State
 from makeway.model.queue import Queue, Quota
-from makeway.model.resources import CPU
+from makeway.model.resources import in_units
 from makeway.model.workload import Admission, Workload
 
 Labels = tuple[tuple[str, str], ...]
@@ -45,6 +45,7 @@ STANDING: Final = {
     "kueue_local_queue_status": "1 for whether a local queue admits.",
     "kueue_local_queue_resource_reservation": "Quota that is reserved, by local queue, flavor and resource.",
     "kueue_local_queue_resource_usage": "Quota of admitted workloads, by local queue, flavor and resource.",
+    "kueue_local_queue_admission_fair_sharing_usage": "What a local queue has used, as it counts where usage decides.",
     "makeway_holds": "Workloads for which room is kept while victims leave.",
     "makeway_nodes": "Nodes that are known.",
 }
@@ -59,6 +60,7 @@ def standing(state: State) -> dict[str, Samples]:
         **_quotas(state),
         **_cohorts(state),
         **_shares(state),
+        "kueue_local_queue_admission_fair_sharing_usage": _usage_of_local_queues(state),
     }
 
 
@@ -177,6 +179,19 @@ def _amounts(admission: Admission) -> Iterator[tuple[str, str, int]]:
                 yield str(flavors[resource]), resource, amount
 
 
+def _usage_of_local_queues(state: State) -> Samples:
+    """As of the last cycle."""
+    return {
+        (
+            ("name", local.name),
+            ("namespace", local.namespace),
+            ("cluster_queue", str(local.queue)),
+        ): (state.usage.of(door))
+        for door, local in state.local_queues.items()
+        if state.usage.applies_to(local.queue)
+    }
+
+
 # ---- what queues and cohorts own ---------------------------------------------------------------------
 
 
@@ -271,7 +286,7 @@ def _in_units(resource: str, amount: int | None) -> float:
     """Cores and not thousandths, as Kueue has it; no limit is an infinite one."""
     if amount is None:
         return float("inf")
-    return amount / 1000 if resource == CPU else float(amount)
+    return in_units(resource, amount)
 
 
 def _shares(state: State) -> dict[str, Samples]:

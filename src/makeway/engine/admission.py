@@ -27,7 +27,9 @@ def admit(entry: Entry, state: State, now: float) -> Admit:
     passed = checks_passed(entry.workload, reserved, state.queues[entry.queue])
     return Admit(
         workload=entry.workload.id,
-        admission=msgspec.structs.replace(reserved, admitted=passed),
+        admission=msgspec.structs.replace(
+            reserved, admitted=passed, admitted_at=now if passed else None
+        ),
         considered=tuple(_considered(entry)),
         placement=entry.room.placement if entry.room is not None else (),
         borrowing=entry.proposal.borrowing,
@@ -94,7 +96,7 @@ def refused(state: State) -> Iterator[Evict]:
                 yield refusal
 
 
-def ready(state: State) -> Iterator[tuple[Workload, Admission]]:
+def ready(state: State, now: float) -> Iterator[tuple[Workload, Admission]]:
     """Workloads that hold quota and have passed their last check, as they would be admitted."""
     for workload in list(state.unchecked.values()):
         held = workload.admission
@@ -102,7 +104,7 @@ def ready(state: State) -> Iterator[tuple[Workload, Admission]]:
             continue
         queue = state.queues.get(held.queue)
         if queue is not None and checks_passed(workload, held, queue):
-            yield workload, msgspec.structs.replace(held, admitted=True)
+            yield workload, msgspec.structs.replace(held, admitted=True, admitted_at=now)
 
 
 def _refused_by_checks(workload: Workload) -> Evict | None:

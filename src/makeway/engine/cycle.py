@@ -40,7 +40,7 @@ EQUAL = "Bypassed scheduling evaluation because an equivalent workload recently 
 
 def decide(state: State, now: float, policy: Policy, rounds: int | None = None) -> Plan:
     """What to do now. `rounds` limits how many heads of each queue are looked at; Kueue's cycle is one round."""
-    state.order_by(policy)
+    state.order_by(policy, now)
     state.settle(now)
     cycle = _Cycle(state, now, policy)
     try:
@@ -78,6 +78,9 @@ class _Cycle:
         self.gates: dict[WorkloadId, Admission] = {}  # past their last check, and without nodes
         # Out of their line until the cycle ends: they have had their turn.
         self.aside: list[Entry] = []
+        # Who was promised room counts as if it had got in.
+        for key, (_, usage) in self.serving.held_claims.items():
+            state.usage.give(state.workloads[key], usage)
         # Queues with heads still to look at. One whose head stays is closed: nobody behind it has a turn.
         self.open = [q for q in sorted(state.pending) if state.is_active(q)]
 
@@ -163,7 +166,7 @@ class _Cycle:
         self.decisions += admission.refused(self.state)
         self.decisions += admission.drain_stopped(self.state)
         sent_back = {d.workload for d in self.decisions if isinstance(d, Evict)}
-        for workload, opened in admission.ready(self.state):
+        for workload, opened in admission.ready(self.state, self.now):
             if workload.id in sent_back:
                 continue
             if self.joint.needs_nodes(workload, opened.assignments):
@@ -224,6 +227,7 @@ class _Cycle:
         if not entry.second_pass:
             workload = msgspec.structs.replace(entry.workload, admission=admit.admission)
             self.ledger.reserve(Held(workload, entry.queue, entry.usage))
+            self.state.usage.give(entry.workload, entry.usage)
         self.serving.admitted.add(entry.workload.id)
         self.took[entry.workload.id] = entry
         self._set_aside(entry)
@@ -242,6 +246,7 @@ class _Cycle:
     def _take_back(self, held: Held, entry: Entry) -> None:
         """Admitted in an earlier round, in the way now: it simply was not admitted. Nobody fell, nothing was lost."""
         self.ledger.release(held.id)
+        self.state.usage.take_back(held.workload)
         self.serving.victims.discard(held)
         self.serving.admitted.discard(held.id)
         self.serving.take_nodes(self.took.pop(held.id), -1)
@@ -269,6 +274,7 @@ class _Cycle:
             self.state.refusals[entry.queue, shape_of(entry.workload)] = entry.reason
             return True
         if how is Requeue.PENDING_PREEMPTION and self._serves_next(entry.queue):
+            self.state.usage.give(entry.workload, entry.usage)
             self._set_aside(entry)
             return True
         if how is not Requeue.LOST and not untried:
@@ -302,6 +308,7 @@ class _Cycle:
         """Whoever is aside is still waiting as far as the state knows, until an event says otherwise."""
         for entry in self.aside:
             self.state.pending[entry.queue].add(entry.workload)
+        self.state.usage.forget_given()
         if self.seating.eligible.has_been_asked:
             self.state.protected_until = self.seating.eligible.protected_until
 
@@ -328,6 +335,9 @@ class _Cycle:
         if head is None or head.id == workload.id:
             return None
         message = f"{head.id} is ahead of it in ClusterQueue {queue} and waits"
+        because = self.state.why_after(workload, head, queue)
+        if because:
+            message += f". {because}"
         return Reason(kind="behind", kueue="PendingEvaluation", message=message)
 
     def plan(self) -> Plan:

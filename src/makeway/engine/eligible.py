@@ -49,7 +49,10 @@ class Eligible:
     @property
     def roster(self) -> Roster:
         if self._roster is None:
-            self._roster = Roster(self.occupancy.table, list(self._candidates()))
+            # kube-scheduler knows no local queues, and Kueue asks by `Request.used`.
+            counts = self.policy.usage_order is not None and self.policy.victims == "least-loss"
+            used = self._state.usage if counts else None
+            self._roster = Roster(self.occupancy.table, list(self._candidates()), used)
         return self._roster
 
     @cached_property

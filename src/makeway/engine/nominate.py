@@ -224,6 +224,7 @@ class Nominator:
             usable=self._is_usable,
             excluded=excluded,
             price=prices,
+            used=self.state.usage,
         )
         return self._within_budgets(request)
 

@@ -6,6 +6,8 @@ Keys sort ascending; smaller goes first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from makeway.engine.policy import Policy
 from makeway.model.workload import Workload
@@ -34,18 +36,25 @@ def _lost_borrowed_quota(workload: Workload) -> bool:
     )
 
 
-PendingKey = tuple[float, int, float, str, str]
+PendingKey = tuple[int, float, str, str]
 
 
-def pending_key(workload: Workload, policy: Policy, local_usage: float = 0.0) -> PendingKey:
-    """Inside one queue: the local queue that used least, then priority, age, uid."""
+def pending_key(workload: Workload, policy: Policy) -> PendingKey:
+    """Inside one queue: priority, age, uid."""
     return (
-        local_usage,
         -workload.priority,
         queue_timestamp(workload, policy),
         workload.uid,
         workload.id,
     )
+
+
+LineKey = tuple[float, bool, PendingKey]
+
+
+def line_key(key: PendingKey, *, local_usage: float, sticky: bool) -> LineKey:
+    """The local queue that used least, where that counts; then who waits for its victims to leave; then as above."""
+    return (local_usage, not sticky, key)
 
 
 EntryKey = tuple[bool, bool, int, int, float, str]
@@ -83,13 +92,21 @@ def member_key(workload: Workload) -> MemberKey:
     )
 
 
-CandidateKey = tuple[bool, bool, float, int, float, str, str]
+CandidateKey = tuple[bool, bool, int, float, str, str]
 
 
-def candidate_key(workload: Workload, *, own_queue: bool, local_usage: float = 0.0) -> CandidateKey:
+def candidate_key(workload: Workload, *, own_queue: bool) -> CandidateKey:
     """Over several queues: after those who leave anyway, who uses other people's quota goes before one's own.
 
-    Where usage counts, the local queue that used most comes next; then as inside one queue.
+    Then as inside one queue. What local queues have used is compared only inside a queue: see `used_most_first`.
     """
     leaving, priority, age, uid, name = member_key(workload)
-    return (leaving, own_queue, -local_usage, priority, age, uid, name)
+    return (leaving, own_queue, priority, age, uid, name)
+
+
+T = TypeVar("T")
+
+
+def used_most_first(members: Iterable[T], usage_of: Callable[[T], float]) -> list[T]:
+    """Inside one queue, where usage counts: who came in through the local queue that used most; then in the order given."""
+    return sorted(members, key=lambda member: -usage_of(member))

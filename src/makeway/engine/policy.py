@@ -23,6 +23,14 @@ class Transformation(msgspec.Struct, frozen=True, kw_only=True):
     multiply_by: str | None = None
 
 
+class UsageOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Admission fair sharing: inside a queue that asks for it, the local queue that used least goes first."""
+
+    half_life_s: float  # after so long, half of what was used is forgotten; 0: all of it at once
+    sampling_s: float = 300.0
+    weights: tuple[tuple[str, float], ...] = ()  # of resources; who is not named counts 1
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     victims: VictimPolicy = "least-loss"
     quota_only: bool = False  # decide on quota alone, as Kueue does; nodes are not asked
@@ -32,6 +40,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     # Who stays within nominal quota needs no share test, and goes before who borrows (Kueue since 0.17).
     fair_preempts_within_nominal: bool = True
     fair_prefers_non_borrowing: bool = True
+
+    usage_order: UsageOrder | None = None  # None: local queues are not told apart
 
     # Which time a workload that was evicted for slow pods queues by.
     requeuing_timestamp: Literal["Eviction", "Creation"] = "Eviction"

@@ -3,21 +3,26 @@
 Workloads that ask for the same thing at the same priority (equal *shapes*) are kept together: when one of them cannot fit,
 the others cannot either, and all are parked and woken as one. So a wake-up costs as much as there are different shapes, not
 workloads.
+
+A line has one lane; where usage counts, one for each local queue, since what they have used changes with time, and with it who of
+their heads is next, but not the order inside a lane.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Literal
 
-from makeway.engine.ordering import PendingKey, pending_key
+from makeway.engine.ordering import LineKey, PendingKey, line_key, pending_key
 from makeway.engine.policy import Policy
 from makeway.model.workload import Workload, WorkloadId
 
 Shape = tuple[object, ...]
+Lane = str  # a local queue, "namespace/name"; "" where they are not told apart
+UsageOf = Callable[[Lane], float]
 
 
 class Requeue(Enum):
@@ -52,37 +57,47 @@ def shape_of(workload: Workload) -> Shape:
 
 
 class _Group:
-    """Pending workloads of one shape."""
+    """Pending workloads of one shape, by lane."""
 
-    __slots__ = ("heap", "keys", "parked")
+    __slots__ = ("heaps", "keys", "parked")
 
     def __init__(self) -> None:
-        self.heap: list[tuple[PendingKey, WorkloadId]] = []
+        self.heaps: dict[Lane, list[tuple[PendingKey, WorkloadId]]] = {}
         self.keys: dict[WorkloadId, PendingKey] = {}
         self.parked = False
 
-    def add(self, workload: WorkloadId, key: PendingKey) -> None:
+    def add(self, lane: Lane, workload: WorkloadId, key: PendingKey) -> None:
         self.keys[workload] = key
-        heapq.heappush(self.heap, (key, workload))
+        heap = self.heaps.get(lane)
+        if heap is None:
+            heap = self.heaps[lane] = []
+        heapq.heappush(heap, (key, workload))
 
-    def first(self) -> tuple[PendingKey, WorkloadId] | None:
+    def first(self, lane: Lane) -> tuple[PendingKey, WorkloadId] | None:
+        heap = self.heaps.get(lane)
         # Entries of workloads that left or changed are dropped when they surface.
-        while self.heap and self.keys.get(self.heap[0][1]) != self.heap[0][0]:
-            heapq.heappop(self.heap)
-        return self.heap[0] if self.heap else None
+        while heap and self.keys.get(heap[0][1]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0] if heap else None
 
 
 class PendingQueue:
     """One queue's waiting line."""
 
-    def __init__(self, strategy: Literal["StrictFIFO", "BestEffortFIFO"], policy: Policy) -> None:
+    def __init__(
+        self,
+        strategy: Literal["StrictFIFO", "BestEffortFIFO"],
+        policy: Policy,
+        usage_of: UsageOf | None = None,
+    ) -> None:
         self.strategy = strategy
         self._policy = policy
+        self._usage_of = usage_of  # None: local queues are not told apart
         self._workloads: dict[WorkloadId, Workload] = {}
         self._shapes: dict[WorkloadId, Shape] = {}
         self._groups: dict[Shape, _Group] = {}
-        # Heads of active groups; entries that have become stale are dropped when they surface.
-        self._order: list[tuple[PendingKey, WorkloadId, int, Shape]] = []
+        # Heads of active groups, by lane; entries that have become stale are dropped when they surface.
+        self._lanes: dict[Lane, list[tuple[PendingKey, WorkloadId, int, Shape]]] = {"": []}
         self._count = itertools.count()
         # One by one: backoff, namespace, failed checks.
         self._parked: dict[WorkloadId, Workload] = {}
@@ -111,45 +126,70 @@ class PendingQueue:
             group = self._groups[shape] = _Group()
         self._workloads[workload.id] = workload
         self._shapes[workload.id] = shape
-        group.add(workload.id, pending_key(workload, self._policy))
+        lane = self._lane_of(workload)
+        group.add(lane, workload.id, pending_key(workload, self._policy))
         if not group.parked:
-            self._offer(shape, group)
+            self._offer(lane, shape, group)
+
+    def _lane_of(self, workload: Workload) -> Lane:
+        return "" if self._usage_of is None else workload.door
 
     def remove(self, workload: WorkloadId, *, keep_mark: bool = False) -> None:
         if self.sticky == workload and not keep_mark:
             self.sticky = None
         self._parked.pop(workload, None)
-        if self._workloads.pop(workload, None) is None:
+        left = self._workloads.pop(workload, None)
+        if left is None:
             return
         shape = self._shapes.pop(workload)
         group = self._groups[shape]
         del group.keys[workload]
         if group.keys:
             if not group.parked:
-                self._offer(shape, group)
+                self._offer(self._lane_of(left), shape, group)
         elif not group.parked:
             # A parked group is remembered even when empty: it says what does not fit until the next wake-up.
             del self._groups[shape]
 
-    def _offer(self, shape: Shape, group: _Group) -> None:
-        first = group.first()
+    def _offer(self, lane: Lane, shape: Shape, group: _Group) -> None:
+        first = group.first(lane)
         if first is not None:
+            order = self._lanes.get(lane)
+            if order is None:
+                order = self._lanes[lane] = []
             # The count keeps two shapes of one workload, an old and a new one, from being compared.
-            heapq.heappush(self._order, (first[0], first[1], next(self._count), shape))
+            heapq.heappush(order, (first[0], first[1], next(self._count), shape))
 
     # -- heads ---------------------------------------------------------------------------------------------------
 
     def head(self) -> Workload | None:
-        """Who is next: the one that waits for its victims to leave, then by priority and age."""
-        if self.sticky is not None and self._is_active(self.sticky):
-            return self._workloads[self.sticky]
-        while self._order:
-            key, workload, _, shape = self._order[0]
+        """Who is next: the one that waits for its victims to leave, then by priority and age; usage before all that."""
+        if self._usage_of is None:
+            return self._first_in("")
+        firsts = [first for lane in list(self._lanes) if (first := self._first_in(lane))]
+        return min(firsts, key=self._line_key, default=None)
+
+    def _first_in(self, lane: Lane) -> Workload | None:
+        sticky = self._workloads.get(self.sticky) if self.sticky is not None else None
+        if sticky is not None and self._lane_of(sticky) == lane and self._is_active(sticky.id):
+            return sticky
+        order = self._lanes[lane]
+        while order:
+            key, workload, _, shape = order[0]
             group = self._groups.get(shape)
-            if group is not None and not group.parked and group.first() == (key, workload):
+            if group is not None and not group.parked and group.first(lane) == (key, workload):
                 return self._workloads[workload]
-            heapq.heappop(self._order)
+            heapq.heappop(order)
+        if lane:
+            del self._lanes[lane]  # nobody of this local queue waits any more
         return None
+
+    def _line_key(self, workload: Workload) -> LineKey:
+        return line_key(
+            pending_key(workload, self._policy),
+            local_usage=0.0 if self._usage_of is None else self._usage_of(workload.door),
+            sticky=workload.id == self.sticky,
+        )
 
     def _is_active(self, workload: WorkloadId) -> bool:
         shape = self._shapes.get(workload)
@@ -188,7 +228,8 @@ class PendingQueue:
                 continue
             group.parked = False
             if group.keys:
-                self._offer(shape, group)
+                for lane in group.heaps:
+                    self._offer(lane, shape, group)
             else:
                 del self._groups[shape]
         for workload in list(self._parked.values()):
@@ -202,12 +243,13 @@ class PendingQueue:
         if parked is not None:
             self._activate(parked)
 
-    def reorder(self, policy: Policy) -> None:
+    def reorder(self, policy: Policy, usage_of: UsageOf | None) -> None:
         """Another configuration, another order."""
         self._policy = policy
+        self._usage_of = usage_of
         workloads = list(self._workloads.values())
         parked_shapes = {shape for shape, group in self._groups.items() if group.parked}
-        self._workloads, self._shapes, self._groups, self._order = {}, {}, {}, []
+        self._workloads, self._shapes, self._groups, self._lanes = {}, {}, {}, {"": []}
         for workload in workloads:
             self._activate(workload)
         for shape in parked_shapes:
@@ -224,5 +266,4 @@ class PendingQueue:
 
     def in_order(self) -> list[Workload]:
         """Everybody, parked ones included, as `kubectl kueue` numbers them."""
-        everybody = [*self._workloads.values(), *self._parked.values()]
-        return sorted(everybody, key=lambda w: (w.id != self.sticky, pending_key(w, self._policy)))
+        return sorted([*self._workloads.values(), *self._parked.values()], key=self._line_key)

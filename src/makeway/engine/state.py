@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from makeway.engine.ledger import Held, Ledger, usage_of
+from makeway.engine.local_usage import LocalUsage, UsageAt
 from makeway.engine.occupancy import Occupancy
 from makeway.engine.policy import Policy
 from makeway.engine.proposal import Tried
-from makeway.engine.queueing import PendingQueue, Shape, shape_of
+from makeway.engine.queueing import PendingQueue, Shape, UsageOf, shape_of
 from makeway.model.decision import Hold
 from makeway.model.event import Event, Namespace, Object, Remove, Upsert
 from makeway.model.history import History
@@ -83,6 +84,8 @@ class State:
         self.rounds = 0  # ever decided; ages the progress above
         self.stopped_queues: set[QueueName] = set()
         self.stopped_local_queues: set[str] = set()
+        self.local_usage = LocalUsage()
+        self.usage = UsageAt(self.local_usage, self.local_queues)  # as of the last decision
 
         self._ledger = Ledger()
         self._tree_stale = False
@@ -149,6 +152,11 @@ class State:
     def waits_in(self, workload: WorkloadId) -> QueueName | None:
         return self._waits_in.get(workload)
 
+    def why_after(self, workload: Workload, head: Workload, queue: QueueName) -> str:
+        """What their local queues have used, where that is why the head of a line comes first; "" where it is not."""
+        counts = self.usage.applies_to(queue)
+        return self.usage.why_after(workload, head) if counts else ""
+
     # -- events --------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
@@ -189,10 +197,7 @@ class State:
                 self.cohorts[obj.name] = obj
                 self._tree_stale = True
             case LocalQueue():
-                key = f"{obj.namespace}/{obj.name}"
-                self.local_queues[key] = obj
-                _note(self.stopped_local_queues, key, obj.stop != "None")
-                self._replace_waiting(key)
+                self._upsert_local_queue(obj)
                 return
             case Flavor():
                 self.flavors[obj.name] = obj
@@ -206,6 +211,15 @@ class State:
                 self.namespaces[obj.name] = obj
                 self.occupancy.table.namespaces[obj.name] = obj.labels
         self._wake_all()
+
+    def _upsert_local_queue(self, local: LocalQueue) -> None:
+        old = self.local_queues.get(local.key)
+        self.local_queues[local.key] = local
+        self.local_usage.note_sample(local.key, local.sampled_at)
+        if old is not None and _leads_the_same_way(old, local):
+            return  # what it has used was measured: who waits behind it stays in line
+        _note(self.stopped_local_queues, local.key, local.stop != "None")
+        self._replace_waiting(local.key)
 
     def _remove(self, kind: type[Object], key: str) -> None:
         if kind is Workload:
@@ -224,10 +238,12 @@ class State:
         if kind is Queue:
             self._tree_stale = True
             self.stopped_queues.discard(QueueName(key))
+            self._count_usage_of(QueueName(key), False)
             self._replace_waiting_in(QueueName(key))
             self.pending.pop(QueueName(key), None)
         elif kind is LocalQueue:
             self.stopped_local_queues.discard(key)
+            self.local_usage.note_sample(key, None)
             self._replace_waiting(key)
         else:
             self._tree_stale = self._tree_stale or kind is Cohort
@@ -273,11 +289,14 @@ class State:
         self.node_parked.pop(key, None)
         self._leave_line(key)
         self.unchecked.pop(key, None)
+        self.local_usage.forget(key)
         self._release(key)
 
     def _account(self, old: Workload | None, workload: Workload) -> None:
         """Bring the ledger in line with what the workload holds."""
         self.unchecked.pop(workload.id, None)
+        if self.local_usage.queues:
+            self.local_usage.note(workload)
         admission = workload.admission
         # Deactivation frees the quota at once, before the pods are gone.
         if admission is None or workload.finished or not workload.active:
@@ -348,15 +367,32 @@ class State:
         self.queues[queue.name] = queue
         _note(self.stopped_queues, queue.name, queue.stop != "None")
         self._tree_stale = True
-        if old is None or old.strategy != queue.strategy:
+        counted = old is not None and old.usage_based_fair_sharing
+        if counted != queue.usage_based_fair_sharing:
+            self._count_usage_of(queue.name, queue.usage_based_fair_sharing)
+        if old is None or _line_differs(old, queue):
             self.pending.pop(queue.name, None)
             self._replace_waiting_in(queue.name)
         self.wake(queue.name)
 
     def _line(self, queue: QueueName) -> PendingQueue:
         if queue not in self.pending:
-            self.pending[queue] = PendingQueue(self.queues[queue].strategy, self._policy)
+            self.pending[queue] = PendingQueue(
+                self.queues[queue].strategy, self._policy, self._usage_in(queue)
+            )
         return self.pending[queue]
+
+    def _usage_in(self, queue: QueueName) -> UsageOf | None:
+        """What its line asks first, where the configuration and the queue both say so."""
+        counts = self._policy.usage_order is not None and queue in self.local_usage.queues
+        return self.usage.of if counts else None
+
+    def _count_usage_of(self, queue: QueueName, counts: bool) -> None:
+        """The queue tells its local queues apart by what they used, or does so no more: rare, so all its workloads are read."""
+        _note(self.local_usage.queues, queue, counts)
+        for workload in self.workloads.values():
+            if workload.admission is not None and workload.admission.queue == queue:
+                self.local_usage.note(workload)
 
     # -- waking --------------------------------------------------------------------------------------------------
 
@@ -400,13 +436,14 @@ class State:
             if workload is not None and queue is not None and workload.requeue_at == at:
                 self.pending[queue].wake_one(key)
 
-    def order_by(self, policy: Policy) -> None:
+    def order_by(self, policy: Policy, now: float) -> None:
         """Lines are kept in the order of the last policy; another one sorts them once."""
         old = self._policy
         self._policy = policy
+        self.usage.look(policy.usage_order, now)
         if _order_of(old) != _order_of(policy):
-            for line in self.pending.values():
-                line.reorder(policy)
+            for queue, line in self.pending.items():
+                line.reorder(policy, self._usage_in(queue))
 
     # -- progress of flavor scans --------------------------------------------------------------------------------
 
@@ -428,7 +465,19 @@ class State:
 
 def _order_of(policy: Policy) -> tuple[object, ...]:
     """What of a policy the lines depend on."""
-    return policy.requeuing_timestamp, policy.priority_within_cohort, policy.victims
+    by_usage = policy.usage_order is not None
+    return policy.requeuing_timestamp, policy.priority_within_cohort, policy.victims, by_usage
+
+
+def _line_differs(old: Queue, new: Queue) -> bool:
+    return (old.strategy, old.usage_based_fair_sharing) != (
+        new.strategy,
+        new.usage_based_fair_sharing,
+    )
+
+
+def _leads_the_same_way(old: LocalQueue, new: LocalQueue) -> bool:
+    return (old.queue, old.stop, old.terminating) == (new.queue, new.stop, new.terminating)
 
 
 def _waits(workload: Workload) -> bool:

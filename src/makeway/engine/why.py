@@ -45,6 +45,24 @@ def why(state: State, workload: WorkloadId, now: float, policy: Policy) -> Reaso
     asked = state.workloads[workload]
     if asked.finished:
         return None
+    state.order_by(policy, now)
+    found = _why(state, asked, now, policy)
+    return found and _with_who_goes_first(state, asked, found)
+
+
+def _with_who_goes_first(state: State, asked: Workload, reason: Reason) -> Reason:
+    """Where local queues are told apart by what they have used: who has its turn before it, and why."""
+    queue = state.waits_in(asked.id)
+    head = state.pending[queue].head() if queue is not None else None
+    if queue is None or head is None or head.id == asked.id:
+        return reason
+    because = state.why_after(asked, head, queue)
+    if not because:
+        return reason
+    return msgspec.structs.replace(reason, goes_first=f"{head.id} has its turn first: {because}")
+
+
+def _why(state: State, asked: Workload, now: float, policy: Policy) -> Reason | None:
     with _cycle_of(state, now, policy) as joint:
         if asked.admission is not None:
             return _why_no_nodes_yet(state, joint, asked, asked.admission)
@@ -63,7 +81,7 @@ def why(state: State, workload: WorkloadId, now: float, policy: Policy) -> Reaso
         if queue is None:
             return standing
         nominator = Nominator(state, now, policy, None if policy.quota_only else joint)
-        entry = nominator.nominate(workload, queue)
+        entry = nominator.nominate(asked.id, queue)
         if not entry.nominated:
             return entry.reason
         return _explain(state, nominator, joint, entry)

@@ -190,6 +190,7 @@ def _read_admission(obj: Json) -> Admission | None:
         return None
     block = status_of(obj).get("admission") or {}
     since = timestamp(reserved.get("lastTransitionTime"))
+    admitted = true_condition(obj, "Admitted") or {}
     return Admission(
         queue=QueueName(str(block.get("clusterQueue") or "")),
         assignments=tuple(
@@ -198,6 +199,7 @@ def _read_admission(obj: Json) -> Admission | None:
         ),
         reserved_at=created_at(obj) if since is None else since,
         admitted=_is_admitted(obj),
+        admitted_at=timestamp(admitted.get("lastTransitionTime")),
     )
 
 

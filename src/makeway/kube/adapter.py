@@ -44,6 +44,7 @@ from makeway.kube.writer import Writer
 from makeway.model.decision import Plan
 from makeway.model.event import Event
 from makeway.model.history import Past
+from makeway.model.queue import QueueName
 from makeway.model.workload import WorkloadId
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ QUEUE_STATUS_EVERY_S: Final = 0.2
 CROWD: Final = 200
 LONGEST_QUEUE_PAUSE: Final = 10
 SOON_S: Final = 0.25
+SAMPLE_EVERY_S: Final = 1.0
 LOOK_FOR_KINDS_EVERY_S: Final = 15.0
 ASK_AGAIN_S: Final = 1.0
 MOST_REFUSALS: Final = 10_000
@@ -86,6 +88,10 @@ class KubeCluster:
         self._troubles: dict[Task, int] = {}
         self._written: dict[Task, float] = {}  # when a queue's status was written last
         self._refusals: dict[WorkloadId, tuple[int, float]] = {}  # how often, and not before when
+        self._samples = policy_of(config).usage_order is not None
+        self._said_of: set[QueueName] = set()  # that their wish is not fulfilled
+        self._sampled = 0.0  # when the usage of local queues was looked at last
+        self._sample_at: float | None = None  # and when it is to be looked at again
         self._history = History(self.copy)
         self.served: set[str] = set()
         self.copy.listen(self._note)
@@ -423,7 +429,7 @@ class KubeCluster:
         now = self._clock.now()
         times = [until for _, until in self._refusals.values() if until > now]
         put_off = (self.applier.publisher.later, self.applier.later, self.gangs.later)
-        times += [at for at in put_off if at is not None]
+        times += [at for at in (*put_off, self._sample_at) if at is not None]
         return min(times, default=None)
 
     def ring_soon(self) -> bool:
@@ -464,8 +470,36 @@ class KubeCluster:
         self._refusals[workload] = (count, self._clock.now() + pause)
         self.projection.remark(workload)  # the engine is told how it really is
 
-    def observe(self, state: State) -> None:
-        """After a cycle: the shares that queues and cohorts show under fair sharing."""
+    def observe(self, state: State, now: float) -> None:
+        """After a cycle: what queues and cohorts show of their shares, and local queues of what they have used."""
+        self._observe_shares(state)
+        self._observe_usage(state, now)
+
+    def _observe_usage(self, state: State, now: float) -> None:
+        """At most once a second, since samples are of whole seconds."""
+        if not self._samples:
+            self._say_that_usage_does_not_count(state.local_usage.queues)
+            return
+        if now < self._sampled + SAMPLE_EVERY_S:
+            self._sample_at = self._sampled + SAMPLE_EVERY_S
+            return
+        self._sampled = now
+        self.world.samples = dict(state.usage.due())  # who was not written yet is due again
+        for door in self.world.samples:
+            self._mark("LocalQueue", door)
+        self._sample_at = state.usage.next_due_at()
+
+    def _say_that_usage_does_not_count(self, queues: set[QueueName]) -> None:
+        """Asked for by a queue, and not configured: nobody should wait for its effect."""
+        for queue in sorted(queues - self._said_of):
+            log.warning(
+                "ClusterQueue %s asks for UsageBasedAdmissionFairSharing, and the configuration does not switch it on"
+                " (admissionFairSharing): there, priority and age decide",
+                queue,
+            )
+        self._said_of |= queues
+
+    def _observe_shares(self, state: State) -> None:
         if self.world.config.fair_sharing is None:
             return
         tree = state.ledger.tree
@@ -498,7 +532,7 @@ async def run_scheduler(
         log.warning("%s", note)
 
     def watch(state: State, plan: Plan, now: float) -> None:
-        cluster.observe(state)
+        cluster.observe(state, now)
         if on_cycle is not None:
             on_cycle(state, plan, now)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from makeway.kinds import conditions
+from makeway.kinds import conditions, localqueue
 from makeway.kinds.conditions import Conditions
 from makeway.kinds.metadata import (
     RESOURCE_IN_USE,
@@ -67,6 +67,7 @@ def reconcile_local_queue(queue: Json, world: World, now: float) -> Steps:
     wanted = _counts(reserving, len(pending(queue, world)))
     if cluster_queue is not None:
         wanted |= _usage(cluster_queue, reserving, with_borrowed=False)
+    wanted |= _sample(queue, world)
     _write("LocalQueue", queue, changed, wanted, steps)
     return steps
 
@@ -83,6 +84,15 @@ def _share(kind: str, obj: Json, world: World) -> Object:
     """Under fair sharing: how much it takes from others, for its weight."""
     found = world.shares.get((kind, name(obj)))
     return {} if found is None else {"fairSharing": {"weightedShare": found}}
+
+
+def _sample(queue: Json, world: World) -> Object:
+    """Under admission fair sharing: what it has used; unless it went on from a sample that no longer stands."""
+    found = world.samples.get(key(queue))
+    if found is None or localqueue.read(queue).sampled_at != found.since:
+        return {}
+    written = localqueue.usage_status(found.consumed, sampled_at=found.at, weighted=found.weighted)
+    return {"fairSharing": written}
 
 
 def _write(kind: str, queue: Json, changed: Conditions, wanted: Object, steps: Steps) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 from makeway.control.config import Configuration, policy_of
 from makeway.engine.demand import Demand, demands
+from makeway.engine.local_usage import Sample
 from makeway.kinds import composing, limits, pod, podgroup, preemption, sets, volumes
 from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kinds.gated import GATED_KINDS, GatedKind
@@ -47,6 +48,7 @@ class World:
         # False while Kueue runs: it admits, suspends and evicts what is queued; only nodes are ours.
         self.queues_are_ours = queues_are_ours
         self.shares: dict[tuple[str, str], int] = {}  # (kind, name) -> weighted share
+        self.samples: dict[str, Sample] = {}  # by local queue: what it has used, to be written
         self._classes: composing.Classes | None = None  # read anew when one changes
         copy.listen(self._note)
         self.watched: set[str] = set()  # kinds of which everything that exists was heard

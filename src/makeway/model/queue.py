@@ -105,6 +105,13 @@ class LocalQueue(msgspec.Struct, frozen=True, kw_only=True):
     stop: Stop = "None"
     weight: float = 1.0
     terminating: bool = False
+    # What its workloads have used, as of a moment: (resource, cores or bytes or devices). None: nobody has measured yet.
+    consumed: tuple[tuple[str, float], ...] = ()
+    sampled_at: float | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
 
 
 class AdmissionCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -92,6 +92,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     not_eligible: str = ""  # why it may not evict at all, in kube-scheduler's words
     holders: tuple[Holder, ...] = ()
     cheapest: str = ""  # the cheapest change that would let it run
+    goes_first: str = ""  # why another one has its turn before it, where usage decides that
     preemptor: str = ""
     rule: str = ""
     loss: float = 0.0

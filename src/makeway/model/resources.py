@@ -57,9 +57,8 @@ def multiply(amount: int, times: int) -> int:
     return clamp(amount * times)
 
 
-@lru_cache(maxsize=65_536)
-def parse_quantity(text: str, scale_exponent: int = 0) -> int:
-    """`text` in units of 10**-scale_exponent, rounded away from zero: parse_quantity("1.5", 3) == 1500."""
+def _scanned(text: str) -> tuple[str, int, int]:
+    """Sign, whole number and the exponent of ten that it is to be taken by."""
     match = _QUANTITY.match(text)
     if match is None:
         raise UserError(
@@ -68,20 +67,27 @@ def parse_quantity(text: str, scale_exponent: int = 0) -> int:
     sign, digits, binary, scientific, decimal = match.groups()
     whole, _, fraction = digits.partition(".")
     number = int((whole + fraction) or "0")
-    exponent = scale_exponent - len(fraction)
-    factor = 1
+    exponent = -len(fraction)
     if binary:
-        factor = _BINARY[binary]
+        number *= _BINARY[binary]
     elif scientific:
         exponent += int(scientific[1:])
     else:
         exponent += _DECIMAL_EXPONENT[decimal or ""]
+    return sign, number, exponent
+
+
+@lru_cache(maxsize=65_536)
+def parse_quantity(text: str, scale_exponent: int = 0) -> int:
+    """`text` in units of 10**-scale_exponent, rounded away from zero: parse_quantity("1.5", 3) == 1500."""
+    sign, number, exponent = _scanned(text)
+    exponent += scale_exponent
     if exponent > 40:  # far beyond int64 already; avoid building astronomically large numbers
         value = 0 if number == 0 else MAX_AMOUNT
     elif exponent >= 0:
-        value = number * factor * 10**exponent
+        value = number * 10**exponent
     else:
-        value = -(-(number * factor) // 10**-exponent)
+        value = -(-number // 10**-exponent)
     return clamp(-value if sign == "-" else value)
 
 
@@ -89,6 +95,31 @@ def amount_of(resource: str, quantity: str | float) -> int:
     """A quantity as the API writes it (text or number), in this resource's unit."""
     text = quantity if isinstance(quantity, str) else repr(quantity)
     return parse_quantity(text.strip() if text else "0", 3 if resource == CPU else 0)
+
+
+def number_of(quantity: str | float) -> float:
+    """In cores, bytes or devices, with its fraction: `1500m` is 1.5. For averages, which are no amounts."""
+    sign, number, exponent = _scanned(str(quantity).strip() or "0")
+    exponent = max(-40, min(40, exponent))  # far beyond what anybody means; see parse_quantity
+    value = float(number * 10**exponent if exponent >= 0 else number / 10**-exponent)
+    return -value if sign == "-" else value
+
+
+def format_number(number: float) -> str:
+    """The inverse, to the billionth where that is not absurdly long: `31999m`, `343u`, `4`."""
+    if number >= MAX_AMOUNT / 10**9:
+        return _decimal(min(round(number), MAX_AMOUNT))
+    billionths = round(number * 10**9)
+    for suffix in ("n", "u", "m"):
+        if billionths % 1000:
+            return f"{billionths}{suffix}"
+        billionths //= 1000
+    return _decimal(billionths)
+
+
+def in_units(resource: str, amount: int) -> float:
+    """Cores and not thousandths of them; all else is counted in its unit already."""
+    return amount / 1000 if resource == CPU else float(amount)
 
 
 def amounts_of(quantities: Mapping[str, str | float] | None) -> dict[str, int]:

@@ -131,6 +131,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     assignments: tuple[Assignment, ...]
     reserved_at: float
     admitted: bool = True  # False while admission checks are open
+    admitted_at: float | None = None
 
 
 class CheckState(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,6 +201,11 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def namespace(self) -> str:
         return self.id.split("/", 1)[0]
+
+    @property
+    def door(self) -> str:
+        """Its local queue, as `LocalQueue.key` names it."""
+        return f"{self.namespace}/{self.local_queue}"
 
     @property
     def name(self) -> str:

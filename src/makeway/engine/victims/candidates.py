@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Literal
+from typing import Literal, Protocol
 
 from makeway.engine.ledger import Held, Ledger
-from makeway.engine.ordering import queue_timestamp
+from makeway.engine.ordering import queue_timestamp, used_most_first
 from makeway.engine.policy import Policy
 from makeway.engine.quota import FlavorResource, QuotaNode, Usage
 from makeway.engine.victims.search import in_steps
@@ -42,6 +42,14 @@ def rule_named(name: str) -> Rule | None:
     return next((rule for rule in RULE_OF.values() if rule == name), None)
 
 
+class HasUsed(Protocol):
+    """Where local queues are told apart by what they have used, and how much that is."""
+
+    def applies_to(self, queue: str) -> bool: ...
+
+    def of(self, door: str) -> float: ...
+
+
 class Request:
     """Who wants in, where, with how much, and which part of it is short."""
 
@@ -56,6 +64,7 @@ class Request:
         "queue",
         "usable",
         "usage",
+        "used",
         "workload",
     )
 
@@ -73,6 +82,7 @@ class Request:
         places: Callable[[], bool] | None = None,
         excluded: Collection[WorkloadId] = (),
         price: Callable[[WorkloadId], int] | None = None,
+        used: HasUsed | None = None,
     ) -> None:
         self.workload = workload
         self.queue = queue
@@ -88,6 +98,13 @@ class Request:
         self.excluded = excluded  # workloads that are not to be asked
         # What evicting one would cost; None: nobody asks, and the youngest of the lowest priority falls first.
         self.price = price
+        self.used = used  # None: nobody is told apart by that
+
+    def has_used(self, held: Held) -> float:
+        """Its local queue, where that counts."""
+        if self.used is None or not self.used.applies_to(held.queue):
+            return 0.0
+        return self.used.of(held.workload.door)
 
 
 class Candidate:
@@ -107,7 +124,7 @@ class Candidate:
         return f"Candidate({self.held.id}, {self.variant})"
 
 
-class _Source:
+class Source:
     """One queue's workloads that one rule gives up."""
 
     __slots__ = ("_ledger", "entitled", "meets_at", "node", "request", "rule")
@@ -134,14 +151,21 @@ class _Source:
         request = self.request
         if not request.usable(self.node.name):
             return
-        members = self._ledger.held_in(self.node.name)
-        for held in members.leaving() if leaving else members.staying():
+        for held in self._in_order(leaving=leaving):
             if (
                 held.uses(request.need)
                 and passes(self.rule, request.workload, held.workload, request.policy)
                 and held.id not in request.excluded
             ):
                 yield Candidate(held, self.node, self._variant(held), self.meets_at)
+
+    def _in_order(self, *, leaving: bool) -> list[Held]:
+        members = self._ledger.held_in(self.node.name)
+        found = members.leaving() if leaving else members.staying()
+        used = self.request.used
+        if used is None or not used.applies_to(self.node.name):
+            return found
+        return used_most_first(found, self.request.has_used)
 
     def _variant(self, held: Held) -> Variant:
         if self.meets_at is None:
@@ -153,7 +177,7 @@ class Candidates:
     """Everybody who may fall, in the order in which they are asked."""
 
     def __init__(
-        self, hierarchy: list[_Source], by_priority: list[_Source], same: list[_Source]
+        self, hierarchy: list[Source], by_priority: list[Source], same: list[Source]
     ) -> None:
         self._hierarchy = hierarchy
         self._by_priority = by_priority
@@ -174,12 +198,12 @@ class Candidates:
         return self.from_hierarchy or _any(self._by_priority)
 
 
-def _merged(sources: list[_Source], *, leaving: bool) -> Iterator[Candidate]:
+def _merged(sources: list[Source], *, leaving: bool) -> Iterator[Candidate]:
     parts = [source.candidates(leaving=leaving) for source in sources]
     return parts[0] if len(parts) == 1 else heapq.merge(*parts, key=lambda c: c.held.key)
 
 
-def _any(sources: list[_Source]) -> bool:
+def _any(sources: list[Source]) -> bool:
     return any(
         next(source.candidates(leaving=leaving), None) is not None
         for source in sources
@@ -229,19 +253,19 @@ def _refusal(field: str, rule: str, asking: Workload, held: Held, policy: Policy
 def legal_candidates(ledger: Ledger, request: Request) -> Candidates:
     """By the queues' own policies (fair sharing has its own list, `fair_candidates`)."""
     queue = ledger.queue(request.queue)
-    hierarchy: list[_Source] = []
-    by_priority: list[_Source] = []
+    hierarchy: list[Source] = []
+    by_priority: list[Source] = []
     if queue.parent is not None and request.preemption.reclaim != "Never":
         for source in _cohort_sources(ledger, request, queue):
             (hierarchy if source.entitled else by_priority).append(source)
     return Candidates(hierarchy, by_priority, [_same_queue(ledger, request, queue)])
 
 
-def _same_queue(ledger: Ledger, request: Request, queue: QuotaNode) -> _Source:
-    return _Source(ledger, request, queue, request.preemption.within_queue)
+def _same_queue(ledger: Ledger, request: Request, queue: QuotaNode) -> Source:
+    return Source(ledger, request, queue, request.preemption.within_queue)
 
 
-def _cohort_sources(ledger: Ledger, request: Request, queue: QuotaNode) -> Iterator[_Source]:
+def _cohort_sources(ledger: Ledger, request: Request, queue: QuotaNode) -> Iterator[Source]:
     """Climb to the root. As long as the request fits the quota below, what is above was only lent: reclaim it."""
     entitled = queue.fits_in_nominal(request.usage)
     remaining = {
@@ -251,7 +275,7 @@ def _cohort_sources(ledger: Ledger, request: Request, queue: QuotaNode) -> Itera
     for cohort in queue.ancestors():
         for node in _over_quota_queues(cohort, visited, request.need):
             rule = request.preemption.reclaim
-            yield _Source(ledger, request, node, rule, meets_at=cohort, entitled=entitled)
+            yield Source(ledger, request, node, rule, meets_at=cohort, entitled=entitled)
         entitled = entitled or not any(
             cohort.borrows_with(fr, rest) for fr, rest in remaining.items()
         )
@@ -294,7 +318,7 @@ def fair_candidates(ledger: Ledger, request: Request) -> dict[QuotaNode, list[Ca
     sources = [_same_queue(ledger, request, queue)]
     if queue.parent is not None and request.preemption.reclaim != "Never":
         sources += [
-            _Source(ledger, request, node, request.preemption.reclaim, meets_at=node.parent)
+            Source(ledger, request, node, request.preemption.reclaim, meets_at=node.parent)
             for node in queue.root().queues_below()
             if node is not queue and node.is_borrowing(request.need)
         ]
@@ -320,6 +344,7 @@ def _cheapest_first(candidates: Iterable[Candidate], request: Request) -> Iterab
         key=lambda c: (
             band_of(c.held.workload.priority),
             in_steps(price(c.held.id)),
+            -request.has_used(c.held),
             c.held.key,
         ),
     )

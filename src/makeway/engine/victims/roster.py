@@ -12,6 +12,8 @@ import msgspec
 import numpy as np
 
 from makeway.engine.nodes import Mask, NodeTable, Rows
+from makeway.engine.ordering import used_most_first
+from makeway.engine.victims.candidates import HasUsed
 from makeway.model.node import NodeName
 from makeway.model.workload import Pod, Workload, WorkloadId
 
@@ -31,10 +33,14 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Roster:
-    def __init__(self, table: NodeTable, candidates: Sequence[Candidate]) -> None:
+    def __init__(
+        self, table: NodeTable, candidates: Sequence[Candidate], used: HasUsed | None = None
+    ) -> None:
         self.table = table
         # Youngest first, then the name that sorts last: position is the tie-break, whatever order they came in.
         ordered = sorted(candidates, key=_fall_order, reverse=True)
+        if used is not None:
+            ordered = _used_most_first(ordered, used)
         self.candidates = ordered
         self.priority = np.array([c.workload.priority for c in ordered], np.int64)
         self.pod_priority = np.array([_pod_priority(c) for c in ordered], np.int64)
@@ -129,6 +135,20 @@ def _widened(amount: Rows, width: int) -> Rows:
     if len(amount) == width:
         return amount
     return np.concatenate([amount, np.zeros(width - len(amount), np.int64)])
+
+
+def _used_most_first(ordered: list[Candidate], used: HasUsed) -> list[Candidate]:
+    """Queues where usage counts deal their places out anew among their own; nobody else's place changes."""
+    places: dict[str, list[int]] = {}
+    for place, candidate in enumerate(ordered):
+        admission = candidate.workload.admission
+        if admission is not None and used.applies_to(admission.queue):
+            places.setdefault(admission.queue, []).append(place)
+    for mine in places.values():
+        dealt = used_most_first([ordered[i] for i in mine], lambda c: used.of(c.workload.door))
+        for place, candidate in zip(mine, dealt, strict=True):
+            ordered[place] = candidate
+    return ordered
 
 
 def _fall_order(candidate: Candidate) -> tuple[float, str, tuple[str, ...]]:

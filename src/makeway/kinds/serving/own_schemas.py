@@ -329,7 +329,12 @@ def _cluster_queue_spec(old: bool) -> Schema:
         "stopPolicy": choice("Whether workloads are admitted.", "None", "Hold", "HoldAndDrain"),
         "fairSharing": _fair_sharing(),
         "admissionScope": record(
-            "", admissionMode=choice("", "UsageBasedAdmissionFairSharing", "NoAdmissionFairSharing")
+            "Whose turn it is among its LocalQueues.",
+            admissionMode=choice(
+                "By what each has used lately, or by priority and age alone.",
+                "UsageBasedAdmissionFairSharing",
+                "NoAdmissionFairSharing",
+            ),
         ),
     }
     if old:
@@ -368,9 +373,11 @@ def _cluster_queue_status(old: bool) -> Schema:
 def _local_queue_status(old: bool) -> Schema:
     share = record(
         "",
-        weightedShare=whole("", "int64"),
+        weightedShare=whole("What it counts as having used, by its weight.", "int64"),
         admissionFairSharingStatus=record(
-            "", consumedResources=mapped(quantity()), lastUpdate=time()
+            "What its workloads have used, lately more than long ago.",
+            consumedResources=mapped(quantity()),
+            lastUpdate=time(),
         ),
     )
     fields: dict[str, Schema] = {
