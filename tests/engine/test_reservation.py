@@ -75,6 +75,28 @@ def test_a_gang_that_waited_long_keeps_the_quota_that_falls_free() -> None:
     assert h.state.holds == {}
 
 
+@pytest.mark.parametrize("runs_for", [None, 600.0])
+def test_what_a_gang_kept_is_over_in_the_cycle_in_which_it_starts(runs_for: float | None) -> None:
+    h = Harness()
+    h.nodes(4, gpus=8)
+    h.queue("research", gpus=12)
+    h.submit("first", gpus=6, queue="research")
+    h.submit("second", gpus=6, queue="research", checkpoint=Checkpoint(expected_runtime_s=3 * HOUR))
+    h.settle()
+    said = Checkpoint(expected_runtime_s=runs_for)
+    h.submit("gang", pods=2, gpus=4, queue="research", checkpoint=said)
+    h.settle()
+    h.advance(HOUR + 1)
+    h.finish("first")
+    h.settle()
+    h.submit("small", gpus=4, queue="research")
+    h.settle()
+    assert h.placed("small") == []
+    h.finish("second")
+    plan = h.cycle()
+    assert [admit.workload for admit in plan.admits] == ["default/gang", "default/small"]
+
+
 def test_kept_quota_is_lent_to_who_ends_in_time_and_also_behind_who_does_not() -> None:
     h = Harness()
     quota_trickle(h)

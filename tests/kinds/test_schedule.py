@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -44,13 +45,20 @@ def test_clocks_that_change() -> None:
     berlin = "Europe/Berlin"
     assert after("30 2 * * *", "2026-03-28T12:00", berlin) == "2026-03-30T02:30"
     assert after("0 8 * * *", "2026-03-28T12:00", berlin) == "2026-03-29T08:00"
-    first = parse_schedule("30 2 * * *").next_after(
-        at("2026-10-24T12:00", berlin), ZoneInfo(berlin)
-    )
-    assert first is not None
-    second = parse_schedule("30 2 * * *").next_after(first, ZoneInfo(berlin))
-    assert second is not None
-    assert second - first == 25 * 3600
+    # The hour from two to three comes twice.
+    assert hours_between("30 2 * * *", "2026-10-24T12:00", berlin) == [14.5, 1.0, 24.0]
+    assert hours_between("0 * * * *", "2026-10-25T01:30", berlin) == [0.5, 1.0, 1.0]
+    # Midnight does not come.
+    assert after("0 12 * * *", "2018-11-03T13:00", "America/Sao_Paulo") == "2018-11-04T12:00"
+
+
+def hours_between(schedule: str, text: str, zone: str) -> list[float]:
+    times = [at(text, zone)]
+    for _ in range(3):
+        found = parse_schedule(schedule).next_after(times[-1], ZoneInfo(zone))
+        assert found is not None
+        times.append(found)
+    return [(later - earlier) / 3600 for earlier, later in pairwise(times)]
 
 
 def last(schedule: str, since: str, now: str) -> str:

@@ -399,3 +399,20 @@ def queued_pod(
         {"name": "kueue.x-k8s.io/topology"},
     ]
     return made
+
+
+PREEMPTS: Object = {"preemption": {"withinClusterQueue": "LowerPriority"}}
+
+
+def queue_board(cpu: str = "10", config: str = "", nodes: int = 2, **spec: Any) -> Board:
+    """A board with nodes, one queue of so many cores, and two priorities for it."""
+    made = Board(config)
+    made.put("Namespace", {"metadata": {"name": "default"}})
+    made.put("ResourceFlavor", flavor())
+    made.put("ClusterQueue", cluster_queue(cpu=cpu, **spec))
+    made.put("LocalQueue", local_queue())
+    made.put("WorkloadPriorityClass", priority_class("low", 100))
+    made.put("WorkloadPriorityClass", priority_class("high", 1000))
+    for number in range(nodes):
+        made.put("Node", node(f"node-{number + 1}"))
+    return made

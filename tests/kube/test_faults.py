@@ -8,15 +8,13 @@ import pytest
 
 from makeway.kube.actions import Action
 from tests.kube.board import (
+    PREEMPTS,
     Board,
     MemoryApi,
-    cluster_queue,
-    flavor,
     job,
-    local_queue,
     node,
     pod,
-    priority_class,
+    queue_board,
     queued_pod,
 )
 
@@ -46,15 +44,7 @@ class MoodyApi(MemoryApi):
 
 def begin() -> Board:
     """Low work runs everywhere: a queued pod, and two pods without a queue."""
-    b = Board()
-    b.put("Namespace", {"metadata": {"name": "default"}})
-    b.put("ResourceFlavor", flavor())
-    b.put(
-        "ClusterQueue", cluster_queue(cpu="4", preemption={"withinClusterQueue": "LowerPriority"})
-    )
-    b.put("LocalQueue", local_queue())
-    b.put("WorkloadPriorityClass", priority_class("low", 100))
-    b.put("WorkloadPriorityClass", priority_class("high", 1000))
+    b = queue_board("4", nodes=0, **PREEMPTS)
     for number in (1, 2, 3):
         b.put("Node", node(f"node-{number}", cpu="4"))
     b.put("Pod", queued_pod("low", "3", priority="low"))

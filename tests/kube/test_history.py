@@ -9,14 +9,11 @@ import pytest
 from makeway.kube.copy import LocalCopy
 from makeway.kube.history import History
 from tests.kube.board import (
+    PREEMPTS,
     Board,
-    cluster_queue,
     containers,
-    flavor,
     job,
-    local_queue,
-    node,
-    priority_class,
+    queue_board,
 )
 
 Object = dict[str, Any]
@@ -71,15 +68,7 @@ def owned(obj: Object, kind: str, name: str) -> Object:
 
 
 async def test_the_next_run_of_a_cronjob_remembers_what_the_last_ones_lost() -> None:
-    b = Board()
-    b.put("Namespace", {"metadata": {"name": "default"}})
-    b.put("ResourceFlavor", flavor())
-    b.put(
-        "ClusterQueue", cluster_queue(cpu="4", preemption={"withinClusterQueue": "LowerPriority"})
-    )
-    b.put("LocalQueue", local_queue())
-    b.put("WorkloadPriorityClass", priority_class("high", 1000))
-    b.put("Node", node("node-1"))
+    b = queue_board("4", nodes=1, **PREEMPTS)
     for run in (1, 2):
         b.put("Job", owned(job(f"night-{run}", "4"), "CronJob", "night"))
         await b.settle()

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.kube.board import (
+    PREEMPTS,
     Board,
-    cluster_queue,
     containers,
     flavor,
     job,
-    local_queue,
     node,
     pod,
     priority_class,
+    queue_board,
 )
-
-PREEMPTS: dict[str, Any] = {"preemption": {"withinClusterQueue": "LowerPriority"}}
-
-
-def board(cpu: str = "10", config: str = "", **spec: Any) -> Board:
-    made = Board(config)
-    made.put("Namespace", {"metadata": {"name": "default"}})
-    made.put("ResourceFlavor", flavor())
-    made.put("ClusterQueue", cluster_queue(cpu=cpu, **spec))
-    made.put("LocalQueue", local_queue())
-    made.put("WorkloadPriorityClass", priority_class("low", 100))
-    made.put("WorkloadPriorityClass", priority_class("high", 1000))
-    for name in ("node-1", "node-2"):
-        made.put("Node", node(name))
-    return made
 
 
 async def test_is_admitted_and_started_with_the_labels_of_its_queue() -> None:
-    b = board()
+    b = queue_board()
     b.put("Job", job("train", priority="low"))
 
     await b.settle()
@@ -52,7 +35,7 @@ async def test_is_admitted_and_started_with_the_labels_of_its_queue() -> None:
 
 
 async def test_runs_where_its_flavor_says() -> None:
-    b = board()
+    b = queue_board()
     b.put(
         "ResourceFlavor",
         flavor(nodeLabels={"tier": "spot"}, tolerations=[{"key": "spot", "operator": "Exists"}]),
@@ -68,7 +51,7 @@ async def test_runs_where_its_flavor_says() -> None:
 
 
 async def test_pods_that_others_place_get_quota_and_no_node_of_ours() -> None:
-    b = board(config="makeway: {schedulerNames: [makeway]}")
+    b = queue_board(config="makeway: {schedulerNames: [makeway]}")
     elsewhere = job("train")
     elsewhere["spec"]["template"]["spec"]["schedulerName"] = "another"
     b.put("Job", elsewhere)
@@ -81,14 +64,14 @@ async def test_pods_that_others_place_get_quota_and_no_node_of_ours() -> None:
 
 async def test_a_queued_job_that_names_no_scheduler_waits_for_nodes_too() -> None:
     """Its pods are given to us when they arrive, whatever other names we answer to."""
-    b = board(cpu="1000", config="makeway: {schedulerNames: [makeway]}")
+    b = queue_board(cpu="1000", config="makeway: {schedulerNames: [makeway]}")
     b.put("Job", job("large", cpu="500"))
     await b.settle()
     assert b.condition(b.workload_of("large"), "QuotaReserved")[:2] == ("False", "WaitingForNodes")
 
 
 async def test_waits_with_kueues_words_when_the_quota_is_taken() -> None:
-    b = board(cpu="4")
+    b = queue_board(cpu="4")
     b.put("Job", job("first", "3"))
     await b.settle()
     b.put("Job", job("second", "3"))
@@ -105,7 +88,7 @@ async def test_waits_with_kueues_words_when_the_quota_is_taken() -> None:
 
 
 async def test_a_victim_is_suspended_restored_and_requeued() -> None:
-    b = board(cpu="4", **PREEMPTS)
+    b = queue_board(cpu="4", **PREEMPTS)
     b.put("Job", job("low", "3", priority="low"))
     await b.settle()
     await b.run_pods("low")
@@ -142,7 +125,7 @@ async def test_a_victim_is_suspended_restored_and_requeued() -> None:
 
 
 async def test_finishes_with_its_job_and_lets_the_next_one_in() -> None:
-    b = board(cpu="4")
+    b = queue_board(cpu="4")
     b.put("Job", job("first", "3"))
     b.put("Job", job("second", "3"))
     await b.settle()
@@ -163,7 +146,7 @@ async def test_finishes_with_its_job_and_lets_the_next_one_in() -> None:
 
 
 async def test_partial_admission_lowers_parallelism_and_eviction_restores_it() -> None:
-    b = board(cpu="5", **PREEMPTS)
+    b = queue_board(cpu="5", **PREEMPTS)
     elastic = job("part", "1", priority="low", parallelism=10, completions=10)
     elastic["metadata"]["annotations"] = {"kueue.x-k8s.io/job-min-parallelism": "2"}
     b.put("Job", elastic)
@@ -185,7 +168,7 @@ resources:
   excludeResourcePrefixes: [memory]
   transformations: [{input: example.com/slice, strategy: Replace, outputs: {cpu: "2"}}]
 """
-    b = board(cpu="5", config=config)
+    b = queue_board(cpu="5", config=config)
     asks = job("sliced", "1")
     requests = {"cpu": "1", "memory": "1Gi", "example.com/slice": "2"}
     asks["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": requests}
@@ -205,7 +188,7 @@ resources:
 
 
 async def test_unsuspended_by_hand_is_suspended_again() -> None:
-    b = board(cpu="1")
+    b = queue_board(cpu="1")
     b.put("Job", job("big", "3"))
     await b.settle()
     b.patch("Job", "default/big", {"spec": {"suspend": False}})
@@ -217,7 +200,7 @@ async def test_unsuspended_by_hand_is_suspended_again() -> None:
 
 
 async def test_waits_for_its_priority_class_and_says_so_once() -> None:
-    b = board()
+    b = queue_board()
     b.put("Job", job("train", priority="unheard-of"))
     await b.settle()
     await b.settle()
@@ -232,7 +215,7 @@ async def test_waits_for_its_priority_class_and_says_so_once() -> None:
 
 
 async def test_a_changed_job_changes_its_waiting_workload() -> None:
-    b = board(cpu="1")
+    b = queue_board(cpu="1")
     b.put("Job", job("train", "3"))
     await b.settle()
     b.patch("Job", "default/train", {"spec": {"parallelism": 2, "completions": 2}})
@@ -246,7 +229,7 @@ async def test_a_changed_job_changes_its_waiting_workload() -> None:
 
 
 async def test_a_deleted_job_frees_its_quota() -> None:
-    b = board(cpu="4")
+    b = queue_board(cpu="4")
     b.put("Job", job("first", "3"))
     b.put("Job", job("second", "3"))
     await b.settle()
@@ -259,7 +242,7 @@ async def test_a_deleted_job_frees_its_quota() -> None:
 
 
 async def test_a_deleted_workload_is_made_anew() -> None:
-    b = board()
+    b = queue_board()
     b.put("Job", job("train"))
     await b.settle()
     name = b.workload_of("train")["metadata"]["name"]
@@ -275,7 +258,7 @@ async def test_a_deleted_workload_is_made_anew() -> None:
 
 
 async def test_a_conflict_of_node_labels_is_final() -> None:
-    b = board()
+    b = queue_board()
     b.put("ResourceFlavor", flavor(nodeLabels={"tier": "spot"}))
     picky = job("train")
     picky["spec"]["template"]["metadata"]["labels"]["paid-by"] = "us"
@@ -314,7 +297,7 @@ async def test_a_conflict_of_node_labels_is_final() -> None:
 
 
 async def test_a_reason_that_changes_all_the_time_is_not_written_all_the_time() -> None:
-    b = board(cpu="1")
+    b = queue_board(cpu="1")
     b.put("Job", job("big", "20"))
     await b.settle()
     for size in range(2, 14):
@@ -339,7 +322,7 @@ async def test_a_reason_that_changes_all_the_time_is_not_written_all_the_time() 
 
 
 async def test_a_job_that_is_done_before_anybody_looked_was_ready() -> None:
-    b = board(cpu="4")
+    b = queue_board(cpu="4")
     b.put("Job", job("quick"))
     await b.settle()
     over = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "done"}
@@ -353,7 +336,7 @@ async def test_a_job_that_is_done_before_anybody_looked_was_ready() -> None:
 
 
 async def test_beside_a_living_kueue_its_workloads_are_safe_and_it_says_why() -> None:
-    before = board()
+    before = queue_board()
     before.put("Job", job("train", cpu="8"))
     await before.settle()
     await before.run_pods("train")
@@ -377,7 +360,7 @@ async def test_beside_a_living_kueue_its_workloads_are_safe_and_it_says_why() ->
 
 
 async def test_pods_that_must_be_near_each_other_run_inside_one_rack_or_wait() -> None:
-    b = board(cpu="100")
+    b = queue_board(cpu="100")
     for number in range(4):
         name = f"node-{number + 1}"
         b.put("Node", node(name, cpu="8"))
@@ -400,7 +383,7 @@ async def test_pods_that_must_be_near_each_other_run_inside_one_rack_or_wait() -
 
 
 async def test_a_topology_that_no_node_has_is_named() -> None:
-    b = board()
+    b = queue_board()
     made = job("lost")
     made["spec"]["template"]["metadata"] = {
         "annotations": {"kueue.x-k8s.io/podset-required-topology": "block"}
@@ -415,7 +398,7 @@ async def test_a_topology_that_no_node_has_is_named() -> None:
 async def test_each_pod_set_has_a_rack_of_its_own_unless_they_are_grouped(
     group: str, admitted: bool
 ) -> None:
-    b = board(cpu="100")
+    b = queue_board(cpu="100")
     for number in range(4):
         name = f"node-{number + 1}"
         b.put("Node", node(name, cpu="8"))

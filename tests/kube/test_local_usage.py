@@ -6,8 +6,7 @@ import pytest
 
 from makeway.kinds.metadata import Object
 from makeway.model.resources import number_of
-from tests.kube.board import START, Board, job, local_queue
-from tests.kube.test_jobs import board
+from tests.kube.board import START, Board, job, local_queue, queue_board
 
 HALF_AN_HOUR = "admissionFairSharing: {usageHalfLifeTime: 30m, usageSamplingInterval: 5m}"
 BY_USAGE = {"admissionMode": "UsageBasedAdmissionFairSharing"}
@@ -15,7 +14,7 @@ BY_USAGE = {"admissionMode": "UsageBasedAdmissionFairSharing"}
 
 def shared(config: str = HALF_AN_HOUR, cpu: str = "4") -> Board:
     """Doors `queue` and `other` lead to one queue."""
-    b = board(cpu=cpu, config=config, admissionScope=BY_USAGE)
+    b = queue_board(cpu=cpu, config=config, admissionScope=BY_USAGE)
     b.put("LocalQueue", local_queue("other"))
     return b
 
@@ -80,7 +79,7 @@ async def test_nothing_is_written_where_it_is_off_for_the_queue_or_for_all() -> 
     for b in (
         shared(config=""),
         shared(config=f"{HALF_AN_HOUR}\nfeatureGates: {{AdmissionFairSharing: false}}"),
-        board(config=HALF_AN_HOUR),
+        queue_board(config=HALF_AN_HOUR),
     ):
         b.put("Job", job("train", "2"))
         await b.settle()

@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import pytest
 
 from tests.kube.board import (
+    PREEMPTS,
     Board,
     Object,
     cluster_queue,
-    flavor,
     job,
-    local_queue,
-    node,
-    priority_class,
+    queue_board,
 )
 from tests.kube.test_faults import Killed, MortalApi
 
-PREEMPTS: dict[str, Any] = {"preemption": {"withinClusterQueue": "LowerPriority"}}
 COMPLETE = {"type": "Complete", "status": "True", "reason": "CompletionsReached", "message": "done"}
 
 
 def board(cpu: str) -> Board:
-    made = Board()
-    made.put("Namespace", {"metadata": {"name": "default"}})
-    made.put("ResourceFlavor", flavor())
-    made.put("ClusterQueue", cluster_queue(cpu=cpu, **PREEMPTS))
-    made.put("LocalQueue", local_queue())
-    made.put("WorkloadPriorityClass", priority_class("low", 100))
-    made.put("WorkloadPriorityClass", priority_class("high", 1000))
-    for name in ("node-1", "node-2"):
-        made.put("Node", node(name))
-    return made
+    return queue_board(cpu, **PREEMPTS)
 
 
 def elastic_job(name: str = "elastic") -> Object:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from tools.write_deploy import BASE, files
 
+from makeway.client import Client, Resource
 from makeway.kinds.crds import custom_resource_definitions
+from makeway.kube.install import as_it_was
 from makeway.kube.manifests import Options, cluster_objects, cluster_role, manifests
 from makeway.kube.resources import RESOURCES
 
@@ -113,3 +115,23 @@ def test_options_reach_the_deployment() -> None:
     assert container["image"] == "registry/makeway:9"
     assert by_kind["ConfigMap"]["data"] == {"config.yaml": "a: b\n"}
     assert yaml.safe_load(yaml.safe_dump(deployment)) == deployment
+
+
+class Installed:
+    """A cluster in which makeway is installed, with a container beside its own."""
+
+    async def get(self, resource: Resource, name: str, namespace: str) -> dict[str, Any]:
+        if resource.plural == "configmaps":
+            return {"data": {"config.yaml": "makeway: {pdb: soft}"}}
+        containers = [{"name": "proxy", "image": "proxy:1"}, {"name": name, "image": "ours/it:2"}]
+        return {"spec": {"replicas": 3, "template": {"spec": {"containers": containers}}}}
+
+
+async def test_what_is_not_said_stays_as_it_was_installed() -> None:
+    told: list[str] = []
+    client = cast("Client", Installed())
+    kept = await as_it_was(client, Options(), told.append)
+    assert (kept.image, kept.replicas, kept.config) == ("ours/it:2", 3, "makeway: {pdb: soft}")
+    assert told == ["The image stays ours/it:2; another one: --image"]
+    said = Options(image="other:1", replicas=1, config="{}")
+    assert await as_it_was(client, said, told.append) == said

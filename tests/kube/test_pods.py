@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kube.board import Board, queued_pod
-from tests.kube.test_jobs import PREEMPTS, board
+from tests.kube.board import PREEMPTS, Board, queue_board, queued_pod
 
 
 def member(
@@ -19,7 +18,7 @@ def gates(b: Board, name: str) -> list[dict[str, str]]:
 
 
 async def test_a_pod_is_let_through_when_its_workload_is_admitted() -> None:
-    b = board()
+    b = queue_board()
     b.put("Pod", queued_pod("one", "2"))
 
     await b.settle()
@@ -32,7 +31,7 @@ async def test_a_pod_is_let_through_when_its_workload_is_admitted() -> None:
 
 
 async def test_a_pod_of_no_quota_stays_behind_its_gate() -> None:
-    b = board(cpu="1")
+    b = queue_board(cpu="1")
     b.put("Pod", queued_pod("one", "2"))
 
     await b.settle()
@@ -42,7 +41,7 @@ async def test_a_pod_of_no_quota_stays_behind_its_gate() -> None:
 
 
 async def test_an_evicted_pod_is_told_deleted_and_gone_with_its_workload() -> None:
-    b = board(cpu="4", **PREEMPTS)
+    b = queue_board(cpu="4", **PREEMPTS)
     b.put("Pod", queued_pod("low", "3", priority="low"))
     await b.settle()
     b.running("default/low")
@@ -63,7 +62,7 @@ async def test_an_evicted_pod_is_told_deleted_and_gone_with_its_workload() -> No
 
 
 async def test_a_pod_that_needs_longer_to_save_than_its_grace_gets_longer() -> None:
-    b = board(cpu="4", **PREEMPTS)
+    b = queue_board(cpu="4", **PREEMPTS)
     b.put(
         "Pod",
         queued_pod("low", "3", priority="low", notes={"makeway.dev/checkpoint-on-term": "2m"}),
@@ -78,7 +77,7 @@ async def test_a_pod_that_needs_longer_to_save_than_its_grace_gets_longer() -> N
 
 
 async def test_a_finished_pod_finishes_its_workload() -> None:
-    b = board()
+    b = queue_board()
     b.put("Pod", queued_pod("one"))
     await b.settle()
     b.running("default/one")
@@ -91,7 +90,7 @@ async def test_a_finished_pod_finishes_its_workload() -> None:
 
 
 async def test_a_group_waits_until_it_is_complete() -> None:
-    b = board()
+    b = queue_board()
     b.put("Pod", member("a"))
     await b.settle()
     assert b.told("ErrWorkloadCompose") == ["'g' group has fewer runnable pods than expected"]
@@ -126,7 +125,7 @@ async def evicted_group(b: Board, notes: dict[str, str] | None = None) -> None:
 
 
 async def test_an_evicted_group_waits_for_replacements() -> None:
-    b = board(cpu="4", **PREEMPTS)
+    b = queue_board(cpu="4", **PREEMPTS)
     await evicted_group(b)
     group = b.get("Workload", "default/g")
     assert b.condition(group, "WaitingForReplacementPods")[0:2] == ("True", "Preempted")
@@ -149,7 +148,7 @@ async def test_an_evicted_group_waits_for_replacements() -> None:
 
 
 async def test_a_group_that_cannot_be_retried_is_over() -> None:
-    b = board(cpu="4", **PREEMPTS)
+    b = queue_board(cpu="4", **PREEMPTS)
     await evicted_group(b, {"kueue.x-k8s.io/retriable-in-group": "false"})
     group = b.get("Workload", "default/g")
     assert b.condition(group, "Finished") == ("True", "Succeeded", "Pods succeeded: 0/2.")
@@ -157,7 +156,7 @@ async def test_a_group_that_cannot_be_retried_is_over() -> None:
 
 
 async def test_pods_that_succeeded_give_their_quota_back() -> None:
-    b = board()
+    b = queue_board()
     b.put("Pod", member("a", "2"))
     b.put("Pod", member("b", "3"))
     await b.settle()
@@ -177,7 +176,7 @@ async def test_pods_that_succeeded_give_their_quota_back() -> None:
 
 async def test_a_group_takes_the_nodes_that_its_victims_leave() -> None:
     """Seed 002: one node, the high pod runs as soon as the low one has ended."""
-    b = board(cpu="8", **PREEMPTS)
+    b = queue_board(cpu="8", **PREEMPTS)
     b.drop("Node", "node-2")
     once = {"kueue.x-k8s.io/retriable-in-group": "false"}
     b.put("Pod", queued_pod("low", "8", group="low", total=1, priority="low", notes=once))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from makeway.kinds.metadata import Object
-from tests.kube.board import cluster_queue, job, local_queue
-from tests.kube.test_jobs import board
+from tests.kube.board import cluster_queue, job, local_queue, queue_board
 
 
 async def test_counts_and_usage_follow_the_workloads() -> None:
-    b = board(cpu="4")
+    b = queue_board(cpu="4")
     b.put("Job", job("first", "3"))
     b.put("Job", job("second", "3"))
 
@@ -31,7 +30,7 @@ async def test_counts_and_usage_follow_the_workloads() -> None:
 
 
 async def test_what_goes_beyond_its_own_quota_is_borrowed() -> None:
-    b = board(cpu="1", cohortName="pool")
+    b = queue_board(cpu="1", cohortName="pool")
     b.put("ClusterQueue", cluster_queue("other", "9", cohortName="pool"))
     b.put("Job", job("big", "4"))
 
@@ -42,7 +41,7 @@ async def test_what_goes_beyond_its_own_quota_is_borrowed() -> None:
 
 
 async def test_a_queue_that_is_being_deleted_stays_while_it_is_used() -> None:
-    b = board()
+    b = queue_board()
     b.put("Job", job("train"))
     await b.settle()
     b.patch(
@@ -66,7 +65,7 @@ async def test_a_queue_that_is_being_deleted_stays_while_it_is_used() -> None:
 
 
 async def test_a_door_to_nowhere_says_so() -> None:
-    b = board()
+    b = queue_board()
     b.put("LocalQueue", local_queue("lost", "nowhere"))
     await b.settle()
     assert b.condition(b.get("LocalQueue", "default/lost"), "Active") == (
@@ -77,7 +76,7 @@ async def test_a_door_to_nowhere_says_so() -> None:
 
 
 async def test_counts_are_not_written_a_thousand_times() -> None:
-    b = board(cpu="100")
+    b = queue_board(cpu="100")
     for number in range(40):
         b.put("Job", job(f"j{number}", "100m"))
         await b.loop.once()
@@ -88,7 +87,7 @@ async def test_counts_are_not_written_a_thousand_times() -> None:
 
 
 async def test_nobody_passes_while_admitted_pods_are_not_ready() -> None:
-    b = board(config="waitForPodsReady: {timeout: 5m, blockAdmission: true}")
+    b = queue_board(config="waitForPodsReady: {timeout: 5m, blockAdmission: true}")
     b.put("Job", job("first"))
     await b.settle()
     b.put("Job", job("second"))
@@ -104,7 +103,7 @@ async def test_nobody_passes_while_admitted_pods_are_not_ready() -> None:
 
 
 async def test_limits_of_the_namespace_count() -> None:
-    b = board()
+    b = queue_board()
     b.put(
         "LimitRange",
         {
@@ -127,7 +126,7 @@ async def test_limits_of_the_namespace_count() -> None:
 
 
 async def test_cohorts_that_run_in_a_circle_are_named_until_it_is_cut() -> None:
-    b = board(cpu="4", cohortName="team")
+    b = queue_board(cpu="4", cohortName="team")
     b.put("Cohort", _cohort("team", "lab"))
     b.put("Cohort", _cohort("lab", "org"))
     b.put("Cohort", _cohort("org", "lab"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kube.board import Board, Object, node, pod
+from tests.kube.board import Board, Object, node, pod, queue_board
 
 
 def board(*cpus: str, config: str = "") -> Board:
@@ -294,9 +294,8 @@ async def test_a_volume_that_binds_late_gets_its_node_first() -> None:
 
 async def test_a_gang_with_a_queue_keeps_its_nodes_over_a_restart() -> None:
     from tests.kube.board import job
-    from tests.kube.test_jobs import board as queued_board
 
-    b = queued_board()
+    b = queue_board()
     b.put("Job", job("train", "2", completionMode="Indexed", parallelism=2, completions=2))
     await b.settle()
     written = b.workload_of("train")["metadata"]["annotations"]["makeway.dev/placement"]

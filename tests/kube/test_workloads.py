@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.kube.board import Board, flavor, job, local_queue
-from tests.kube.test_jobs import board
+from tests.kube.board import Board, flavor, job, local_queue, queue_board
 
 CHECK = {
     "metadata": {"name": "budget"},
@@ -28,7 +27,7 @@ def key(b: Board, owner: str = "train") -> str:
 
 
 async def test_deactivated_by_hand_it_stops_and_activated_it_comes_back() -> None:
-    b = board()
+    b = queue_board()
     await running(b)
     b.patch("Workload", key(b), {"spec": {"active": False}})
     await b.settle()
@@ -47,7 +46,7 @@ async def test_deactivated_by_hand_it_stops_and_activated_it_comes_back() -> Non
 
 
 async def test_a_waiting_one_is_deactivated_without_noise() -> None:
-    b = board(cpu="1")
+    b = queue_board(cpu="1")
     b.put("Job", job("train", "3"))
     await b.settle()
     b.patch("Workload", key(b), {"spec": {"active": False}})
@@ -79,7 +78,7 @@ def says(state: str, **more: Any) -> dict[str, Any]:
 
 
 async def test_ready_checks_let_it_run() -> None:
-    b = board()
+    b = queue_board()
     await with_check(b)
     b.patch("Workload", key(b), says("Ready"))
 
@@ -90,7 +89,7 @@ async def test_ready_checks_let_it_run() -> None:
 
 
 async def test_ready_checks_without_nodes_leave_it_waiting_with_its_quota() -> None:
-    b = board()
+    b = queue_board()
     await with_check(b)
     for node in b.cluster.copy.keys("Node"):
         b.patch("Node", node, {"spec": {"unschedulable": True}})
@@ -111,7 +110,7 @@ async def test_ready_checks_without_nodes_leave_it_waiting_with_its_quota() -> N
 
 
 async def test_a_check_that_wants_a_retry_costs_the_reservation() -> None:
-    b = board()
+    b = queue_board()
     await with_check(b)
     b.patch("Workload", key(b), says("Retry", requeueAfterSeconds=60))
     await b.settle()
@@ -133,7 +132,7 @@ async def test_a_check_that_wants_a_retry_costs_the_reservation() -> None:
 
 
 async def test_a_rejected_check_deactivates() -> None:
-    b = board()
+    b = queue_board()
     await with_check(b)
     b.patch("Workload", key(b), says("Rejected"))
 
@@ -149,7 +148,7 @@ async def test_a_rejected_check_deactivates() -> None:
 
 
 async def test_a_drained_queue_stops_everybody_and_takes_them_back() -> None:
-    b = board()
+    b = queue_board()
     await running(b)
     b.patch("ClusterQueue", "cq", {"spec": {"stopPolicy": "HoldAndDrain"}})
     await b.settle()
@@ -175,7 +174,7 @@ async def test_a_drained_queue_stops_everybody_and_takes_them_back() -> None:
 
 
 async def test_a_held_queue_leaves_those_alone_that_run() -> None:
-    b = board()
+    b = queue_board()
     await running(b)
     b.patch("LocalQueue", "default/queue", {"spec": {"stopPolicy": "Hold"}})
 
@@ -185,7 +184,7 @@ async def test_a_held_queue_leaves_those_alone_that_run() -> None:
 
 
 async def test_whoever_points_nowhere_is_told_where_the_way_ends() -> None:
-    b = board()
+    b = queue_board()
     b.put("LocalQueue", local_queue("orphan", "nowhere"))
     b.put("Job", job("one", queue="absent"))
     b.put("Job", job("two", queue="orphan"))
@@ -208,7 +207,7 @@ async def test_whoever_points_nowhere_is_told_where_the_way_ends() -> None:
 
 
 async def test_a_queue_without_its_flavor_is_inactive() -> None:
-    b = board()
+    b = queue_board()
     b.drop("ResourceFlavor", "default-flavor")
     b.put("Job", job("one"))
     await b.settle()
@@ -235,7 +234,7 @@ waitForPodsReady:
 
 
 async def test_pods_that_are_not_ready_in_time_back_off_and_then_give_up() -> None:
-    b = board(config=SLOW)
+    b = queue_board(config=SLOW)
     b.put("Job", job("train"))
     await b.settle()
     await b.wait(11)
@@ -259,7 +258,7 @@ async def test_pods_that_are_not_ready_in_time_back_off_and_then_give_up() -> No
 
 
 async def test_the_longest_execution_time_ends_it() -> None:
-    b = board()
+    b = queue_board()
     limited = job("train")
     limited["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"] = "30"
     b.put("Job", limited)
@@ -277,7 +276,7 @@ async def test_the_longest_execution_time_ends_it() -> None:
 
 
 async def test_a_class_that_changes_its_value_changes_who_waits_and_who_runs() -> None:
-    b = board()
+    b = queue_board()
     b.put("Job", job("train", priority="low"))
     await b.settle()
     b.patch("WorkloadPriorityClass", "low", {"value": 5})
@@ -288,7 +287,7 @@ async def test_a_class_that_changes_its_value_changes_who_waits_and_who_runs() -
 
 
 async def test_a_finished_one_is_kept_as_long_as_was_said_and_does_not_come_back() -> None:
-    b = board(config="objectRetentionPolicies: {workloads: {afterFinished: 10m}}")
+    b = queue_board(config="objectRetentionPolicies: {workloads: {afterFinished: 10m}}")
     await running(b)
     done = {"type": "Complete", "status": "True", "reason": "Done", "message": ""}
     b.patch("Job", "default/train", {"status": {"succeeded": 1, "conditions": [done]}})

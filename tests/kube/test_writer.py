@@ -10,7 +10,7 @@ import pytest
 
 from makeway.client import ApiError, Client, UnreachableError
 from makeway.kube import writer as writing
-from makeway.kube.actions import Action, Chain, Create, Patch
+from makeway.kube.actions import Action, Chain, Create, Patch, Tell
 from makeway.kube.copy import LocalCopy
 from makeway.kube.writer import MOST_AT_ONCE, Writer
 from tests.kube.board import HandClock
@@ -115,6 +115,26 @@ async def test_what_may_come_later_is_so_at_once_and_written_in_the_end(
     while not words.quiet:
         await asyncio.sleep(0)
     assert api.done == ["record"]
+    telling.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await telling
+
+
+async def test_of_too_many_words_events_are_left_out_and_never_what_counts_as_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(writing, "MOST_WORDS_WAITING", 3)
+    api = SlowApi()
+    words = writer(api)
+    await words.do(Patch(kind="Preemption", namespace="", name="record", body={}, later=True))
+    for number in range(10):
+        about = {"kind": "Pod", "name": f"p{number}", "namespace": "a", "uid": "u"}
+        words.tell(Tell(about=about, reason="R", note="n", component="c"))
+    telling = asyncio.create_task(words.tell_all())
+    while not words.quiet:
+        await asyncio.sleep(0)
+    assert api.done[0] == "record"
+    assert len(api.done) == 3
     telling.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await telling

@@ -364,9 +364,9 @@ class Placer:
                 allowed = neighbour_mask(self.table, demand.shape)
                 if allowed is not None:
                     counts = np.where(allowed, counts, 0)
-                row = int(np.where(counts > 0, self._ranking(view, 1), _NEVER).argmin())
-                if counts[row] < 1:
+                if not (counts > 0).any():
                     return Shortfall(demand=demand, placed=i)
+                row = int(np.where(counts > 0, self._ranking(view, 1), _NEVER).argmin())
                 placed[row] = placed.get(row, 0) + 1
                 node = self.table.nodes[row]
                 assert node is not None

@@ -99,7 +99,8 @@ class Serving:
     @contextmanager
     def _past_reservations(self, entry: Entry) -> Iterator[None]:
         """What is kept for others may be used by who ranks higher, or ends before it is needed; what is left stays kept."""
-        passed = [key for key in self.holds.open_to(entry.workload) if key in self.reserved]
+        open_to_it = self.holds.open_to(entry.workload)
+        passed = [k for k in open_to_it if k in self.reserved and k != entry.workload.id]
         for key in passed:
             self._withdraw_claim(key)
         yield

@@ -1,7 +1,7 @@
 """When a CronJob is due: `minute hour day month weekday` as cron writes it, `@daily` and its like, and `@every 1h30m`.
 
-Of day and weekday either is enough where both are named. Times are those of a zone: what a clock skips in spring does not happen, what it
-repeats in autumn happens once.
+Of day and weekday either is enough where both are named. Times are those of a zone, as Kubernetes has them: what a clock skips in spring
+does not happen, and what it repeats in autumn happens again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NICKNAMES: Final = {
     "@hourly": "0 * * * *",
 }
 _UNITS: Final = {"h": 3600, "m": 60, "s": 1}
-_HORIZON: Final = timedelta(days=5 * 366)  # 29 February comes at least so often, but for 2100
+_HORIZON_S: Final = 5 * 366 * 86_400.0  # 29 February comes at least so often, but for 2100
 _WINDOWS: Final = tuple(timedelta(hours=h) for h in (1, 24, 24 * 35, 24 * 400, 24 * 366 * 5))
 
 
@@ -45,23 +45,21 @@ class Schedule(msgspec.Struct, frozen=True):
         """None if it never is again."""
         if self.every_s:
             return float(int(time) + self.every_s)
-        at = datetime.fromtimestamp(time, zone).replace(second=0, microsecond=0, tzinfo=None)
-        at += timedelta(minutes=1)
-        end = at + _HORIZON
-        while at < end:
+        when = time - time % 60 + 60
+        end = when + _HORIZON_S
+        while when < end:
+            at = datetime.fromtimestamp(when, zone)
             if at.month not in self.months:
-                at = (at.replace(day=1, hour=0, minute=0) + timedelta(days=32)).replace(day=1)
+                first = (at.replace(day=1) + timedelta(days=32)).replace(day=1)
+                when = _midnight(first)
             elif not self._on(at):
-                at = at.replace(hour=0, minute=0) + timedelta(days=1)
+                when = _midnight(at + timedelta(days=1))
             elif at.hour not in self.hours:
-                at = at.replace(minute=0) + timedelta(hours=1)
+                when += (60 - at.minute) * 60
             elif at.minute not in self.minutes:
-                at += timedelta(minutes=1)
+                when += 60
             else:
-                found = at.replace(tzinfo=zone).timestamp()
-                if datetime.fromtimestamp(found, zone).replace(tzinfo=None) == at and found > time:
-                    return found
-                at += timedelta(minutes=1)  # an hour that the clock skips
+                return when
         return None
 
     def _on(self, at: datetime) -> bool:
@@ -81,6 +79,10 @@ class Schedule(msgspec.Struct, frozen=True):
             if last is not None or start == since:
                 return last
         return None
+
+
+def _midnight(day: datetime) -> float:
+    return day.replace(hour=0, minute=0, fold=0).timestamp()
 
 
 def parse_schedule(text: str) -> Schedule:

@@ -38,13 +38,13 @@ from makeway.kube import preempting, standing, words
 from makeway.kube.actions import (
     Action,
     Patch,
-    Tell,
     about,
     delete_object,
     patch_object,
     patch_status,
     pod_event,
     pod_status,
+    tell,
     workload_event,
 )
 from makeway.kube.pods import notice_s
@@ -167,9 +167,7 @@ class Evictor:
         actions: list[Action] = []
         body = kind.lower_patch(owner, keeps)
         if body:
-            told = Tell(
-                about=about(kind.kind, owner), reason="Lowered", note=note, component=kind.component
-            )
+            told = tell(kind.kind, owner, kind.component, "Lowered", note)
             actions.append(_whatever_version(patch_object(kind.kind, owner, body, told)))
         if keeps < admission.assignments[0].count:
             change = {"admission": standing.admission_json(lowered(admission, keeps))}

@@ -198,7 +198,8 @@ async def as_it_was(client: Client, options: Options, tell: Tell) -> Options:
     kept: dict[str, Any] = {}
     deployment = await _get_if_there(client, "Deployment", options.namespace)
     if deployment is not None:
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        containers = deployment["spec"]["template"]["spec"]["containers"]
+        container = next(c for c in containers if c["name"] == NAME)  # others may stand beside it
         # A default image is of the version that installed it, and is renewed.
         if not options.image and not container["image"].startswith(f"{NAME}:"):
             kept["image"] = container["image"]

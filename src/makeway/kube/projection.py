@@ -366,7 +366,8 @@ class Projection:
     def _set(self, pods: list[Object]) -> Workload | None:
         """A JobSet, or a group of a LeaderWorkerSet: a part for each sort of its pods."""
         found = self._world.set_of(pods[0])
-        mine = [p for p in pods if found and self.workload_of(p)[0] == found[0].id]
+        together = sorted(pods, key=name)
+        mine = [p for p in together if found and self.workload_of(p)[0] == found[0].id]
         if found is None or not mine:
             return None
         member, owner, needed = found
@@ -376,7 +377,7 @@ class Projection:
                 group=podgroup.PodGroup(
                     id=member.name, uid=uid(owner), minimum=count, annotations=annotations_of(owner)
                 ),
-                pods=tuple(p for p in sorted(mine, key=name) if sets.part_of(p, needed) == part),
+                pods=tuple(p for p in mine if sets.part_of(p, needed) == part),
             )
             for part, count in needed.items()
             if count

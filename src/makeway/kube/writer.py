@@ -211,7 +211,9 @@ class Writer:
     # Words
 
     def tell(self, tell: Tell) -> None:
-        self._later(tell)
+        """Of too many events some are not told; a patch counts as done, and is never left out."""
+        if len(self._words) < MOST_WORDS_WAITING:
+            self._later(tell)
 
     def _later(self, word: Tell | Patch) -> None:
         if not isinstance(word, Patch) or not _can_join(word):
@@ -221,8 +223,6 @@ class Writer:
         else:
             self._patches[_target(word)] = word
             self._words.append(_target(word))
-        if len(self._words) > MOST_WORDS_WAITING:
-            self._next_word()
         self._to_tell.set()
 
     def _say_again(self, patch: Patch) -> None:

@@ -82,6 +82,51 @@ async def test_a_limit_range_refuses_what_is_beyond_it(
     assert (code, status["message"]) == (403, f'pods "p" is forbidden: {why}')
 
 
+SIDECAR: Object = {
+    "name": "s",
+    "image": "x",
+    "restartPolicy": "Always",
+    "resources": {"limits": {"cpu": "1", "memory": "1Gi"}},
+}
+FIRST: Object = {"name": "i", "image": "x", "resources": {"limits": {"cpu": "1500m"}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "peak"),
+    [([SIDECAR], "2200m"), ([SIDECAR, FIRST], "2500m"), ([FIRST, SIDECAR], "2200m"), ([FIRST], "")],
+)
+async def test_a_sidecar_counts_beside_whatever_starts_after_it(
+    api: Api, first: list[Object], peak: str
+) -> None:
+    await limited(api, OF_PODS)
+    made = pod(limits={"cpu": "1200m", "memory": "1Gi"})
+    made["spec"]["initContainers"] = first
+    code, status = await api.call("POST", PODS, made)
+    if not peak:
+        assert code == 201
+        return
+    why = f"maximum cpu usage per Pod is 2, but limit is {peak}"
+    assert (code, status["message"]) == (403, f'pods "p" is forbidden: {why}')
+
+
+@pytest.mark.parametrize(
+    ("size", "why"),
+    [
+        ("500Mi", "minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 500Mi"),
+        ("5Gi", ""),
+        ("20Gi", "maximum storage usage per PersistentVolumeClaim is 10Gi, but request is 20Gi"),
+    ],
+)
+async def test_a_limit_range_bounds_claims(api: Api, size: str, why: str) -> None:
+    bounds = {"min": {"storage": "1Gi"}, "max": {"storage": "10Gi"}}
+    await limited(api, {"type": "PersistentVolumeClaim", **bounds})
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    code, status = await api.call("POST", claims, {"metadata": {"name": "x"}, "spec": spec})
+    said = f'persistentvolumeclaims "x" is forbidden: {why}'
+    assert (code, status.get("message")) == ((403, said) if why else (201, None))
+
+
 async def test_a_limit_range_gives_what_is_left_open_and_says_so(api: Api) -> None:
     await limited(api, BOX)
     made = await api.create(PODS, pod(requests={"cpu": "1"}))

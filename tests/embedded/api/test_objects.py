@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from makeway.kinds.serving.replicas import ReplicaSetRules, StatefulSetRules
 from tests.embedded.api.conftest import JSON_PATCH, MERGE, PODS, STRATEGIC, Api, pod
 
 CONFIGS = "/api/v1/namespaces/default/configmaps"
@@ -449,3 +450,22 @@ async def test_unknown_resources_and_groups_are_not_found(api: Api) -> None:
     assert (code, status["reason"]) == (404, "NotFound")
     code, text = await api.call("GET", "/apis/no.such.group/v1/things")
     assert (code, text) == (404, "404 page not found\n")
+
+
+async def test_a_default_that_is_new_in_this_version_is_no_change_of_a_fixed_field(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"a": "b"}
+    pods = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    asked = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": pods,
+        "volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": asked}],
+    }
+    path = "/apis/apps/v1/namespaces/default/statefulsets"
+    with monkeypatch.context() as earlier:
+        earlier.setattr(StatefulSetRules, "default", ReplicaSetRules.default)
+        await api.create(path, {"metadata": {"name": "s"}, "spec": spec})
+    changed = await api.patch(f"{path}/s", {"spec": {"replicas": 3}})
+    assert changed["spec"]["replicas"] == 3

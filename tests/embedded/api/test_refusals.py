@@ -37,6 +37,35 @@ def webhook(name: str, text: str) -> str:
     return f'admission webhook "{name}" denied the request: {text}'
 
 
+def cron(schedule: str = "* * * * *", *, name: str = "c", **spec: Any) -> dict[str, Any]:
+    template = {"spec": job()["spec"]}
+    spec = {"schedule": schedule, "jobTemplate": template, **spec}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def deployment(most_missing: Any) -> dict[str, Any]:
+    labels = {"a": "b"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    }
+    strategy = {"rollingUpdate": {"maxUnavailable": most_missing}}
+    spec = {"selector": {"matchLabels": labels}, "template": template, "strategy": strategy}
+    return {"metadata": {"name": "d"}, "spec": spec}
+
+
+def bad_cron(field: str, value: str, why: str) -> str:
+    return f'CronJob.batch "c" is invalid: {field}: Invalid value: {value}: {why}'
+
+
+CRONS = "/apis/batch/v1/namespaces/default/cronjobs"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+MOST_MISSING = "spec.strategy.rollingUpdate.maxUnavailable: Invalid value"
+NO_PERCENT = (
+    "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is"
+    " '[0-9]+%')"
+)
 FIELD = "spec.resourceGroups[0].flavors[0].resources[0]"
 NOT_NEGATIVE = "must be greater than or equal to 0"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
@@ -101,6 +130,30 @@ CASES: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("model from nowhere", "/apis/kubeai.org/v1/namespaces/default/models", {"metadata": {"name": "m"}, "spec": {"url": "http://x", "engine": "VLLM", "features": []}}, 422,
      'Model.kubeai.org "m" is invalid: spec.url: Invalid value: url must start with "hf://", "pvc://", "ollama://", "s3://", "gs://",'
      ' or "oss://" and not be empty.'),
+    ("a zone in a schedule", CRONS, cron("TZ=UTC * * * * *"), 422,
+     bad_cron("spec.schedule", '"TZ=UTC * * * * *"', "cannot use TZ or CRON_TZ in schedule, use timeZone field instead")),
+    ("no zone", CRONS, cron(timeZone=""), 422,
+     bad_cron("spec.timeZone", '""', "timeZone must be nil or non-empty string")),
+    ("whatever zone this is", CRONS, cron(timeZone="Local"), 422,
+     bad_cron("spec.timeZone", '"Local"', "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones")),
+    ("a zone that is a path", CRONS, cron(timeZone="../etc/passwd"), 422,
+     bad_cron("spec.timeZone", '"../etc/passwd"', "unknown time zone ../etc/passwd")),
+    ("a deadline before it is due", CRONS, cron(startingDeadlineSeconds=-1), 422,
+     bad_cron("spec.startingDeadlineSeconds", "-1", NOT_NEGATIVE)),
+    ("a history of less than nothing", CRONS, cron(successfulJobsHistoryLimit=-1), 422,
+     bad_cron("spec.successfulJobsHistoryLimit", "-1", NOT_NEGATIVE)),
+    ("no pods to run", CRONS, cron(jobTemplate={"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}), 422,
+     'CronJob.batch "c" is invalid: spec.jobTemplate.spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"'),
+    ("a name that leaves no room for its Jobs'", CRONS, cron(name="x" * 60), 422,
+     f'CronJob.batch "{"x" * 60}" is invalid: metadata.name: Invalid value: "{"x" * 60}": must be no more than 52 characters'),
+    ("a share that is none", DEPLOYMENTS, deployment("abc"), 422,
+     f'Deployment.apps "d" is invalid: {MOST_MISSING}: "abc": {NO_PERCENT}'),
+    ("more than all", DEPLOYMENTS, deployment("150%"), 422,
+     f'Deployment.apps "d" is invalid: {MOST_MISSING}: "150%": must not be greater than 100%'),
+    ("fewer than none", DEPLOYMENTS, deployment(-1), 422,
+     f'Deployment.apps "d" is invalid: {MOST_MISSING}: -1: {NOT_NEGATIVE}'),
+    ("a budget of a number as text", BUDGETS, {"metadata": {"name": "d"}, "spec": {"minAvailable": "5"}}, 422,
+     f'PodDisruptionBudget.policy "d" is invalid: spec.minAvailable: Invalid value: "5": {NO_PERCENT}'),
 ]  # fmt: skip
 
 

@@ -30,6 +30,12 @@ def has_ended(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+async def ends(pid: int) -> None:
+    async with asyncio.timeout(5):
+        while not has_ended(pid):
+            await asyncio.sleep(0.01)
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(tmp_path / "0")
@@ -76,8 +82,7 @@ async def test_children_left_behind_go_with_the_main_process(run: Run, tmp_path:
     await run.start(spec(tmp_path, "sh", "-c", "sleep 60 & echo $!"))
     await end(run)
     child = int(entries(tmp_path)[0][2])
-    await asyncio.sleep(0.05)
-    assert has_ended(child)
+    await ends(child)
 
 
 async def test_another_process_of_the_same_number_is_not_taken_for_this_one(
@@ -102,8 +107,7 @@ async def test_a_lost_shim_is_told_and_its_process_ended(run: Run, tmp_path: Pat
     os.kill(started.shim, signal.SIGKILL)
     ended = await asyncio.wait_for(run.wait(), 5)
     assert (ended.exit_code, ended.lost) == (137, True)
-    await asyncio.sleep(0.05)
-    assert has_ended(started.pid)
+    await ends(started.pid)
 
 
 async def test_what_cannot_start_says_why(run: Run, tmp_path: Path) -> None:

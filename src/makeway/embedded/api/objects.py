@@ -285,6 +285,8 @@ class Objects:
             if "status" in old:
                 new["status"] = old["status"]
         kind.rules.default(new)
+        # An earlier version may have stored it without a default that there is now: that is no change of anybody's.
+        kind.rules.default(old)
         kind.rules.update(new, old, context)
         self._refuse(kind, new, kind.rules.validate_update(new, old))
         if not new["metadata"].get("deletionTimestamp"):

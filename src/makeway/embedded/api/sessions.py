@@ -19,7 +19,7 @@ import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -43,6 +43,11 @@ CHUNK: Final = 32 * 1024
 _LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PARENT_DEATH_SIGNAL: Final = 1  # of prctl(2)
 POLL_S: Final = 0.1
+
+
+class TerminalSize(msgspec.Struct, frozen=True):
+    rows: int = msgspec.field(name="Height")
+    columns: int = msgspec.field(name="Width")
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -220,9 +225,9 @@ class _Command:
     def _resize(self, content: bytes) -> None:
         if self._terminal is None:
             return
-        with contextlib.suppress(msgspec.MsgspecError, OSError, AttributeError):
-            size: dict[str, Any] = msgspec.json.decode(content)
-            packed = struct.pack("HHHH", int(size["Height"]), int(size["Width"]), 0, 0)
+        with contextlib.suppress(msgspec.MsgspecError, OSError, struct.error):
+            size = msgspec.json.decode(content, type=TerminalSize)
+            packed = struct.pack("HHHH", size.rows, size.columns, 0, 0)
             fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, packed)
 
     async def _stop(self) -> None:

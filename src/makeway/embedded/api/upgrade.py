@@ -7,12 +7,15 @@ bytes in ASGI's words for WebSockets.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import Any, Final
 from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+log = logging.getLogger(__name__)
 
 SPDY: Final = b"spdy/3.1"
 MAX_WAITING: Final = 256 * 1024  # bytes that were received and not asked for
@@ -64,6 +67,8 @@ class _Upgraded(asyncio.Protocol):
     async def _run(self) -> None:
         try:
             await self._app(self._scope, self._receive, self._send)
+        except Exception:
+            log.exception("session failed: %s", self._scope["path"])
         finally:
             self._transport.close()
 

@@ -120,7 +120,7 @@ def _said(verb: str, obj: Object, owner: Object) -> str:
     """As Kubernetes words it, where StatefulSets and CronJobs have words of their own."""
     kind = str(obj.get("kind") or "object")
     if owner.get("kind") == "StatefulSet" and kind == "PersistentVolumeClaim":
-        pod = name_of(obj)[name_of(obj).index(f"-{name_of(owner)}-") + 1 :]
+        pod = name_of(obj)[name_of(obj).rindex(f"-{name_of(owner)}-") + 1 :]
         return (
             f"{verb.lower()} Claim {name_of(obj)} Pod {pod} in StatefulSet {name_of(owner)} success"
         )

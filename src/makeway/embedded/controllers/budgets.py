@@ -8,10 +8,10 @@ and owners without a size make it unknown. Unknown means that nobody may be dist
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from math import ceil
 
 from makeway.client.resource import POD_DISRUPTION_BUDGETS, Object
 from makeway.embedded.controllers.apply import Applier
+from makeway.embedded.controllers.making import share_of
 from makeway.embedded.controllers.plan import Patch, Plan, Tell, merge_patch, plan
 from makeway.embedded.mirror import Mirror
 from makeway.embedded.objects import (
@@ -79,15 +79,8 @@ def _wanted(spec: Object, pods: Sequence[Object], size_of: SizeOf) -> tuple[int,
         return len(pods), int(least if least is not None else 1)
     expected = _sizes(pods, size_of)
     if most_missing is not None:
-        return expected, max(0, expected - _share(most_missing, expected))
-    return expected, _share(least, expected)
-
-
-def _share(of: int | str | None, total: int) -> int:
-    """A number, or a percentage rounded up."""
-    if isinstance(of, str):
-        return ceil(int(of.removesuffix("%")) * total / 100)
-    return int(of or 0)
+        return expected, max(0, expected - share_of(most_missing, expected))
+    return expected, share_of(least or 0, expected)
 
 
 def _sizes(pods: Sequence[Object], size_of: SizeOf) -> int:

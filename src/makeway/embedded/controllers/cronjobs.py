@@ -81,17 +81,13 @@ class _Look:
         if due is None:
             self.again = soonest(self.again, self._next_every(schedule))
             return []
-        late_s = self.spec.get("startingDeadlineSeconds")
-        if late_s is not None and due + float(late_s) < self.now:
-            said = f"Missed scheduled time to start a job: {timestamp(due)}"
-            return [Tell(self.owner, "MissSchedule", said, warning=True)]
         return self._make(due)
 
     def _next_every(self, schedule: Schedule) -> float | None:
         return self._since() + schedule.every_s if schedule.every_s else None
 
     def _since(self) -> float:
-        """It was looked at up to here."""
+        """It was looked at up to here; what is past its deadline is not looked at any more."""
         last = self.old.get("lastScheduleTime")
         since = parse_timestamp(last) if last else created_at(self.owner)
         late_s = self.spec.get("startingDeadlineSeconds")

@@ -7,10 +7,11 @@ time; a pod that ended is made anew.
 from __future__ import annotations
 
 import copy
-import math
+from collections.abc import Callable
 
 from makeway.client.resource import DAEMON_SETS, PODS, Object
 from makeway.embedded.controllers.hashing import short_hash
+from makeway.embedded.controllers.making import share_of
 from makeway.embedded.controllers.plan import Action, Create, Delete, Patch, Plan, merge_patch, plan
 from makeway.embedded.objects import (
     active,
@@ -40,7 +41,7 @@ _TOLERATED = (
 
 def reconcile(owner: Object, pods: list[Object], nodes: list[Object]) -> Plan:
     revision = short_hash(owner["spec"]["template"])
-    wanted = sorted(name_of(node) for node in nodes if not deleted(node) and _suits(owner, node))
+    wanted = _wanted(owner, nodes)
     by_node: dict[str, list[Object]] = {}
     for pod in pods:
         by_node.setdefault(_node_of(pod), []).append(pod)
@@ -51,7 +52,7 @@ def reconcile(owner: Object, pods: list[Object], nodes: list[Object]) -> Plan:
 
 
 def _changes(
-    owner: Object, wanted: list[str], by_node: dict[str, list[Object]], revision: str
+    owner: Object, wanted: dict[str, None], by_node: dict[str, list[Object]], revision: str
 ) -> list[Action]:
     going: list[Object] = []
     for node, there in by_node.items():
@@ -70,7 +71,7 @@ def _changes(
 
 
 def _outdated(
-    owner: Object, wanted: list[str], by_node: dict[str, list[Object]], revision: str
+    owner: Object, wanted: dict[str, None], by_node: dict[str, list[Object]], revision: str
 ) -> list[Object]:
     """As many as may be missing at once; those that do not work anyway first."""
     strategy = owner["spec"].get("updateStrategy") or {}
@@ -79,29 +80,34 @@ def _outdated(
     current = [pod for node in wanted for pod in by_node.get(node, []) if active(pod)]
     old = [pod for pod in current if _revision(pod) != revision]
     most = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
-    room = _count(most, len(wanted)) - (len(wanted) - sum(ready(pod) for pod in current))
+    missing = len(wanted) - sum(ready(pod) for pod in current)
+    room = max(share_of(most, len(wanted)), 1) - missing
     unready = [pod for pod in old if not ready(pod)]
     return [*unready, *[pod for pod in old if ready(pod)][: max(room, 0)]]
 
 
-def _count(said: int | str, of: int) -> int:
-    """A number, or a share that is rounded up; at least one."""
-    if isinstance(said, str) and said.endswith("%"):
-        said = math.ceil(of * int(said[:-1]) / 100)
-    return max(int(said), 1)
+def _wanted(owner: Object, nodes: list[Object]) -> dict[str, None]:
+    """The nodes that its template may run on, in order of their names."""
+    suits = _suits(owner["spec"]["template"].get("spec") or {})
+    return dict.fromkeys(sorted(name_of(n) for n in nodes if not deleted(n) and suits(n)))
 
 
-def _suits(owner: Object, node: Object) -> bool:
-    spec = owner["spec"]["template"].get("spec") or {}
-    labels = node["metadata"].get("labels") or {}
-    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return False
+def _suits(spec: Object) -> Callable[[Object], bool]:
+    """What the template says is read once, and asked of every node."""
+    selector = (spec.get("nodeSelector") or {}).items()
     terms = read_node_terms(_required(spec))
-    if terms is not None and not any(term.matches(name_of(node), labels) for term in terms):
-        return False
     tolerations = read_tolerations([*(spec.get("tolerations") or []), *_tolerations()])
-    taints = read_taints((node.get("spec") or {}).get("taints"))
-    return untolerated(taints, tolerations) is None
+
+    def suits(node: Object) -> bool:
+        labels = node["metadata"].get("labels") or {}
+        if not selector <= labels.items():
+            return False
+        if terms is not None and not any(term.matches(name_of(node), labels) for term in terms):
+            return False
+        taints = read_taints((node.get("spec") or {}).get("taints"))
+        return untolerated(taints, tolerations) is None
+
+    return suits
 
 
 def _required(spec: Object) -> Object | None:
@@ -153,7 +159,7 @@ def _pod(owner: Object, node: str, revision: str) -> Object:
 
 
 def _status(
-    owner: Object, wanted: list[str], by_node: dict[str, list[Object]], revision: str
+    owner: Object, wanted: dict[str, None], by_node: dict[str, list[Object]], revision: str
 ) -> Object:
     there = {node: [pod for pod in pods if active(pod)] for node, pods in by_node.items()}
     right = [there[node][0] for node in wanted if there.get(node)]

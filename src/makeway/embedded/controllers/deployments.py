@@ -6,13 +6,12 @@ never more than `maxUnavailable` below it. Recreate: the old pods go first, all 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from makeway.client.resource import DEPLOYMENTS, REPLICA_SETS, Object
 from makeway.control.clock import parse_timestamp, timestamp
 from makeway.embedded.controllers.hashing import short_hash
+from makeway.embedded.controllers.making import share_of
 from makeway.embedded.controllers.plan import (
     Action,
     Create,
@@ -233,19 +232,12 @@ def _room(deployment: Object) -> _Room:
     if _strategy(deployment) == "Recreate":
         return _Room(wanted, wanted, 0)
     rolling = (deployment["spec"].get("strategy") or {}).get("rollingUpdate") or {}
-    surge = _share(rolling.get("maxSurge", "25%"), wanted, up=True)
-    missing = _share(rolling.get("maxUnavailable", "25%"), wanted, up=False)
+    surge = share_of(rolling.get("maxSurge", "25%"), wanted)
+    missing = share_of(rolling.get("maxUnavailable", "25%"), wanted, up=False)
     if not surge and not missing:
         # Both rounded to nothing would never move.
         missing = 1
     return _Room(wanted, wanted + surge, max(0, wanted - missing))
-
-
-def _share(value: Any, of: int, *, up: bool) -> int:
-    if isinstance(value, str) and value.endswith("%"):
-        parts = int(value[:-1]) * of
-        return -(-parts // 100) if up else parts // 100
-    return int(value)
 
 
 def _asked(replica_set: Object) -> int:

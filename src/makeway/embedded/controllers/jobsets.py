@@ -22,6 +22,7 @@ from makeway.embedded.controllers.plan import (
     plan,
 )
 from makeway.embedded.objects import (
+    among,
     condition,
     deleted,
     name_of,
@@ -148,7 +149,7 @@ class _Look:
         return self._remove_unfinished()
 
     def _staff(self) -> list[Action]:
-        if any(c["type"] == "Suspended" and c["status"] == "True" for c in self.conditions):
+        if among(self.conditions, "Suspended"):
             self._set("Suspended", "ResumeJobs", "jobset is resumed", status="False")
             self.told.append(Tell(self.owner, "ResumeJobs", "jobset is resumed"))
         policy = self.spec.get("failurePolicy") or {}

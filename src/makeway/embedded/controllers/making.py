@@ -1,4 +1,4 @@
-"""Pods from templates: what all controllers that make pods by name have in common."""
+"""Pods from templates: what all controllers that make pods by name have in common, and how many are a share of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Mapping
 
 from makeway.client.resource import Object
 from makeway.embedded.objects import namespace_of, owned_by
+
+
+def share_of(said: int | str, all_: int, *, up: bool = True) -> int:
+    """A number of pods, or a percentage of all of them."""
+    if not isinstance(said, str):
+        return said
+    parts = int(said.removesuffix("%")) * all_
+    return -(-parts // 100) if up else parts // 100
 
 
 def named_pod(

@@ -106,19 +106,15 @@ def _generate_selector(job: Obj) -> None:
 
 
 def _job_spec_causes(spec: Obj, path: str) -> list[Cause]:
-    causes: list[Cause] = []
-    for field in (
+    causes = _negative_causes(
+        spec,
+        path,
         "parallelism",
         "completions",
         "backoffLimit",
         "activeDeadlineSeconds",
         "ttlSecondsAfterFinished",
-    ):
-        value = spec.get(field)
-        if isinstance(value, int) and value < 0:
-            causes.append(
-                invalid_value(f"{path}.{field}", value, "must be greater than or equal to 0")
-            )
+    )
     mode = spec.get("completionMode")
     if mode not in ("NonIndexed", "Indexed"):
         causes.append(unsupported(f"{path}.completionMode", mode, ("NonIndexed", "Indexed")))
@@ -140,6 +136,14 @@ def _job_spec_causes(spec: Obj, path: str) -> list[Cause]:
             )
         )
     return causes
+
+
+def _negative_causes(spec: Obj, path: str, *fields: str) -> list[Cause]:
+    return [
+        invalid_value(f"{path}.{field}", spec[field], "must be greater than or equal to 0")
+        for field in fields
+        if isinstance(spec.get(field), int) and spec[field] < 0
+    ]
 
 
 def _only_scheduling_changed(old: Obj, new: Obj) -> bool:
@@ -180,24 +184,37 @@ class CronJobRules(Rules):
         default_pod_spec(pod_template.setdefault("spec", {}))
 
     def validate(self, obj: Obj) -> list[Cause]:
-        causes = metadata_causes(obj, subdomain_problems)
         spec = obj["spec"]
-        if not spec.get("schedule"):
-            causes.append(required("spec.schedule"))
-        else:
-            causes += _schedule_causes(str(spec["schedule"]))
+        job = {"completionMode": "NonIndexed", **spec["jobTemplate"]["spec"]}
+        causes = metadata_causes(obj, _cron_job_name_problems)
+        causes += _schedule_causes(str(spec.get("schedule") or ""))
         if spec.get("timeZone") is not None:
             causes += _zone_causes(str(spec["timeZone"]))
         if spec.get("concurrencyPolicy") not in _CONCURRENCY:
             policy = spec.get("concurrencyPolicy")
             causes.append(unsupported("spec.concurrencyPolicy", policy, _CONCURRENCY))
-        return causes
+        causes += _negative_causes(spec, "spec", "startingDeadlineSeconds")
+        causes += _job_spec_causes(job, "spec.jobTemplate.spec")
+        limits = ("successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+        return causes + _negative_causes(spec, "spec", *limits)
 
 
 _CONCURRENCY = ("Allow", "Forbid", "Replace")
+_LONGEST_CRON_JOB = 52  # its Jobs are called as it is, with eleven characters more
+
+
+def _cron_job_name_problems(name: str) -> list[str]:
+    long = len(name) > _LONGEST_CRON_JOB
+    too_long = [f"must be no more than {_LONGEST_CRON_JOB} characters"] if long else []
+    return subdomain_problems(name) + too_long
 
 
 def _schedule_causes(schedule: str) -> list[Cause]:
+    if not schedule:
+        return [required("spec.schedule")]
+    if "TZ" in schedule:
+        why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead"
+        return [invalid_value("spec.schedule", schedule, why)]
     try:
         parse_schedule(schedule)
     except ValueError as error:
@@ -206,6 +223,11 @@ def _schedule_causes(schedule: str) -> list[Cause]:
 
 
 def _zone_causes(zone: str) -> list[Cause]:
+    if not zone:
+        return [invalid_value("spec.timeZone", zone, "timeZone must be nil or non-empty string")]
+    if zone.lower() == "local":
+        why = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones"
+        return [invalid_value("spec.timeZone", zone, why)]
     try:
         ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError, OSError):

@@ -17,6 +17,7 @@ from makeway.kinds.serving.refusal import (
     invalid_value,
     unsupported,
 )
+from makeway.kinds.serving.replicas import share_causes
 
 HIGHEST_USER_PRIORITY = 1_000_000_000
 SYSTEM_CLASSES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -226,7 +227,7 @@ class BudgetRules(Rules):
             causes.append(
                 invalid_value("spec", shown, "minAvailable and maxUnavailable cannot be both set")
             )
-        return causes
+        return causes + share_causes(spec, "spec", "minAvailable", "maxUnavailable")
 
     def initial_status(self, obj: Obj) -> Obj | None:
         return {

@@ -33,8 +33,8 @@ def _matches(pattern: str) -> Callable[[str], bool]:
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 FORMATS: Final[dict[str, Callable[[str], bool]]] = {
-    "date-time": _reads(timestamp),
-    "datetime": _reads(timestamp),
+    "date-time": _reads(lambda text: timestamp(text.upper())),
+    "datetime": _reads(lambda text: timestamp(text.upper())),
     "date": _reads(date.fromisoformat, also=_matches(r"\d{4}-\d\d-\d\d")),
     "duration": _reads(duration),
     "byte": _reads(lambda text: base64.b64decode(text, validate=True)),

@@ -1,4 +1,4 @@
-"""LimitRanges: what they give to pods that ask for nothing, and what they refuse, in the API server's words."""
+"""LimitRanges: what they give to pods that ask for nothing, and what of pods and claims they refuse, in the API server's words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from makeway.kinds.serving.quantity import canonical, canonical_map, parse
 from makeway.kinds.serving.refusal import Cause, Obj, forbidden, invalid_value
 
 NOTE = "kubernetes.io/limit-ranger"
+CLAIM = "PersistentVolumeClaim"
 _AMOUNTS = ("max", "min", "default", "defaultRequest", "maxLimitRequestRatio")
 _FIELDS = (("initContainers", "init container"), ("containers", "container"))
 # For each pair: which amount must not be above which, where it is said, whose value is shown, and how.
@@ -85,10 +86,28 @@ def apply_limit_ranges(pod: Obj, ranges: Iterable[Obj]) -> None:
     if notes:
         notes_of_pod = pod["metadata"].setdefault("annotations", {})
         notes_of_pod[NOTE] = "LimitRanger plugin set: " + "; ".join(notes)
-    problems = list(dict.fromkeys(p for item in items for p in _problems(pod["spec"], item)))
-    if problems:
-        why = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
-        raise forbidden("pods", "", pod["metadata"].get("name", ""), why)
+    _refuse("pods", pod, (p for item in items for p in _problems(pod["spec"], item)))
+
+
+def check_claim(claim: Obj, ranges: Iterable[Obj]) -> None:
+    asked = (claim["spec"].get("resources") or {}).get("requests") or {}
+    items = [item for found in ranges for item in _items(found) if item.get("type") == CLAIM]
+    _refuse("persistentvolumeclaims", claim, (p for item in items for p in _out(item, asked)))
+
+
+def _out(item: Obj, asked: Obj) -> Iterator[str]:
+    for field, word in (("min", "minimum"), ("max", "maximum")):
+        for name, bound in (item.get(field) or {}).items():
+            gap = parse(asked.get(name, bound)) - parse(bound)
+            if (gap < 0) if field == "min" else (gap > 0):
+                yield f"{word} {name} usage per {CLAIM} is {bound}, but request is {asked[name]}"
+
+
+def _refuse(resource: str, obj: Obj, problems: Iterable[str]) -> None:
+    said = list(dict.fromkeys(problems))
+    if said:
+        why = said[0] if len(said) == 1 else f"[{', '.join(said)}]"
+        raise forbidden(resource, "", obj["metadata"].get("name", ""), why)
 
 
 def _fill(container: Obj, item: Obj, word: str) -> Iterator[str]:
@@ -107,8 +126,7 @@ def _problems(spec: Obj, item: Obj) -> Iterator[str]:
     if kind == "Container":
         for field in ("containers", "initContainers"):
             for container in spec.get(field) or []:
-                resources = container.get("resources") or {}
-                asked, bounds = resources.get("requests") or {}, resources.get("limits") or {}
+                asked, bounds = _amounts(container, "requests"), _amounts(container, "limits")
                 yield from _beyond(item, kind, asked, bounds)
     elif kind == "Pod":
         yield from _beyond(item, kind, _total(spec, "requests"), _total(spec, "limits"))
@@ -142,17 +160,35 @@ def _beyond(item: Obj, kind: str, asked: Obj, bounds: Obj) -> Iterator[str]:
 
 
 def _total(spec: Obj, kind: str) -> Obj:
-    """What the pod as a whole asks for or may use; its init containers run before the others."""
+    """What the pod as a whole asks for or may use at its peak."""
+    containers, first = spec.get("containers") or [], spec.get("initContainers") or []
+    beside = [c for c in first if c.get("restartPolicy") == "Always"]
+    peaks = [_sum([*containers, *beside], kind)]
+    for number, container in enumerate(first):
+        # It runs before the others, beside the sidecars that have started.
+        started = [c for c in first[:number] if c.get("restartPolicy") == "Always"]
+        peaks.append(_sum([*started, container], kind))
+    units = {
+        name: amount
+        for container in reversed([*containers, *first])
+        for name, amount in _amounts(container, kind).items()
+    }
+    most = {name: max(peak.get(name, Decimal(0)) for peak in peaks) for name in units}
+    # Its unit is that of the first who named it.
+    return {name: canonical(_in_unit_of(units[name], amount)) for name, amount in most.items()}
+
+
+def _sum(containers: list[Obj], kind: str) -> dict[str, Decimal]:
     total: dict[str, Decimal] = {}
-    shown: Obj = {}
-    for field, joins in (("containers", True), ("initContainers", False)):
-        for container in spec.get(field) or []:
-            for name, amount in ((container.get("resources") or {}).get(kind) or {}).items():
-                before, more = total.get(name, Decimal(0)), parse(amount)
-                total[name] = before + more if joins else max(before, more)
-                # Its unit is that of the first who named it.
-                shown[name] = canonical(_in_unit_of(shown.get(name, amount), total[name]))
-    return shown
+    for container in containers:
+        for name, amount in _amounts(container, kind).items():
+            total[name] = total.get(name, Decimal(0)) + parse(amount)
+    return total
+
+
+def _amounts(container: Obj, kind: str) -> Obj:
+    found: Obj = (container.get("resources") or {}).get(kind) or {}
+    return found
 
 
 def _in_unit_of(text: str, value: Decimal) -> str:

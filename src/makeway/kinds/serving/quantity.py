@@ -18,6 +18,10 @@ PATTERN = re.compile(
 REGEX_SHOWN = "^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$"
 BAD_QUANTITY = f"quantities must match the regular expression '{REGEX_SHOWN}'"
 
+# As on a real server, what is larger is cut off; what is far smaller than a billionth is not told apart.
+LARGEST = Decimal(2**63 - 1)
+_FURTHEST = Decimal(60)  # exponent that is still looked at
+
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
@@ -33,10 +37,12 @@ def parse(text: str) -> Decimal:
         raise NotAQuantityError(BAD_QUANTITY)
     number, suffix = Decimal(match[1]), match[2] or ""
     if suffix in _BINARY:
-        return number * (Decimal(1024) ** _BINARY[suffix])
-    if suffix in _DECIMAL:
-        return number.scaleb(_DECIMAL[suffix])
-    return number.scaleb(int(suffix[1:]))
+        value = number * (Decimal(1024) ** _BINARY[suffix])
+    elif suffix in _DECIMAL:
+        value = number.scaleb(_DECIMAL[suffix])
+    else:
+        value = number.scaleb(int(max(-_FURTHEST, min(Decimal(suffix[1:]), _FURTHEST))))
+    return max(-LARGEST, min(value, LARGEST))
 
 
 def canonical(value: Any) -> str:

@@ -4,6 +4,8 @@ template.
 
 from __future__ import annotations
 
+import re
+from decimal import Decimal
 from typing import Any
 
 from makeway.kinds.serving.kind import Context, Rules
@@ -18,6 +20,7 @@ class _TemplateRules(Rules):
 
     replicated = True
     queues_as = ""  # the kind, where its pods may queue
+    replacing = "updateStrategy"  # how a new version comes
 
     def default(self, obj: Obj) -> None:
         spec = obj.setdefault("spec", {})
@@ -58,7 +61,12 @@ class _TemplateRules(Rules):
                     "`selector` does not match template `labels`",
                 )
             )
-        return causes + pod_spec_causes(self._pod_spec(spec), "spec.template.spec", ("Always",))
+        rolling = (spec.get(self.replacing) or {}).get("rollingUpdate") or {}
+        shares = share_causes(
+            rolling, f"spec.{self.replacing}.rollingUpdate", "maxUnavailable", "maxSurge"
+        )
+        causes += pod_spec_causes(self._pod_spec(spec), "spec.template.spec", ("Always",))
+        return causes + shares
 
     def _pod_spec(self, spec: Obj) -> Obj:
         """Of the pods that are made from it."""
@@ -92,6 +100,7 @@ def selector_matches(selector: Obj, labels: dict[str, Any]) -> bool:
 
 class DeploymentRules(_TemplateRules):
     queues_as = "Deployment"
+    replacing = "strategy"
 
     def default(self, obj: Obj) -> None:
         super().default(obj)
@@ -177,3 +186,28 @@ class DaemonSetRules(_TemplateRules):
             {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}},
         )
         spec.setdefault("revisionHistoryLimit", 10)
+
+
+_PERCENT = re.compile("[0-9]+%")
+
+
+def share_causes(holder: Obj, path: str, *fields: str) -> list[Cause]:
+    """Of what may be a number of pods or a percentage of them."""
+    return [
+        invalid_value(f"{path}.{field}", holder[field], why)
+        for field in fields
+        if (why := _share_problem(holder.get(field)))
+    ]
+
+
+def _share_problem(said: Any) -> str:
+    if isinstance(said, int):
+        return "must be greater than or equal to 0" if said < 0 else ""
+    if said is None:
+        return ""
+    if not _PERCENT.fullmatch(str(said)):
+        return (
+            "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%',"
+            " regex used for validation is '[0-9]+%')"
+        )
+    return "must not be greater than 100%" if Decimal(said[:-1]) > 100 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from makeway.kinds.serving import quantity
 from makeway.kinds.serving.columns import at
 from makeway.kinds.serving.kind import Context, Rules
+from makeway.kinds.serving.limitranges import check_claim
 from makeway.kinds.serving.names import metadata_causes, subdomain_problems
 from makeway.kinds.serving.refusal import Cause, Obj, forbidden_field, required
 
@@ -60,6 +61,7 @@ class ClaimRules(Rules):
 
     def create(self, obj: Obj, context: Context) -> None:
         _protect(obj, CLAIM_IN_USE)
+        check_claim(obj, context.lookup.list("limitranges", obj["metadata"].get("namespace", "")))
         if obj["spec"].get("storageClassName") is None:
             chosen = _default_class(context)
             if chosen:

@@ -75,6 +75,21 @@ def test_no_rule_runs_for_ever() -> None:
     assert time.perf_counter() - began < 10
 
 
+@pytest.mark.parametrize(
+    "rule",
+    ["1" * 5000, "+".join("1" * 5000), "b'\\u1234'", "{[1]: 2}.size()", "[1, 2][double('inf')]",
+     "timestamp(1 << 62)", "'%.999999999f'.format([1.0])", "quantity('1e9999999999') == 1"],
+)  # fmt: skip
+def test_what_is_beyond_all_measure_is_refused_or_has_no_value(rule: str) -> None:
+    assert outcome(rule).startswith(("refused", "error", "false"))
+
+
+@pytest.mark.parametrize("text", ["99999999999999h", "2024-01-01", "1e5", "-", "+-1s"])
+def test_no_text_of_a_wrong_form_is_more_than_that(text: str) -> None:
+    assert not FORMATS["duration"](text)
+    assert not FORMATS["date-time"](text)
+
+
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(CelSyntaxError):
         compile_expression("(" * 5000 + "1" + ")" * 5000, ())

@@ -25,9 +25,12 @@ from makeway.kinds.serving.cel.values import (
     equal,
     index,
     is_number,
+    kind_of,
+    moved,
     no_overload,
     optional_select,
     select,
+    span,
     whole,
 )
 
@@ -64,7 +67,11 @@ class _Compiler:
         self._used: set[str] = set()
 
     def program(self, text: str) -> Program:
-        run = self.step(parse(text))
+        tree = parse(text)
+        try:
+            run = self.step(tree)
+        except RecursionError:
+            raise CelSyntaxError("the expression is nested too deeply") from None
         return Program(text, frozenset(self._used), run)
 
     def step(self, node: Node) -> Step:
@@ -116,7 +123,7 @@ class _Compiler:
             found: dict[Any, Any] = {}
             for key, value, optional in steps:
                 for present in _present([(value(env), optional)]):
-                    found[key(env)] = present
+                    found[_as_key(key(env))] = present
             return found
 
         return run
@@ -381,6 +388,12 @@ def _present(items: list[tuple[Any, bool]]) -> Iterator[Any]:
             yield value.value
 
 
+def _as_key(value: Any) -> Any:
+    if not isinstance(value, bool | int | str):
+        raise CelError(f"unsupported key type: {kind_of(value)}")
+    return value
+
+
 def _dotted(holder: Node, field: str) -> str:
     """`a.b.c`, where it is nothing but names."""
     match holder:
@@ -408,18 +421,22 @@ def _added(one: Any, other: Any) -> Any:
         return one + other
     if isinstance(one, list) and isinstance(other, list):
         return [*one, *other]
-    if isinstance(other, timedelta) and isinstance(one, datetime | timedelta):
-        return one + other
+    if isinstance(one, timedelta) and isinstance(other, timedelta):
+        return span(one + other)
+    if isinstance(one, datetime) and isinstance(other, timedelta):
+        return moved(one, other)
     if isinstance(one, timedelta) and isinstance(other, datetime):
-        return other + one
+        return moved(other, one)
     return _computed("_+_", one, other, operator.add)
 
 
 def _subtracted(one: Any, other: Any) -> Any:
     if isinstance(one, datetime) and isinstance(other, datetime):
-        return one - other
-    if isinstance(other, timedelta) and isinstance(one, datetime | timedelta):
-        return one - other
+        return span(one - other)
+    if isinstance(one, timedelta) and isinstance(other, timedelta):
+        return span(one - other)
+    if isinstance(one, datetime) and isinstance(other, timedelta):
+        return moved(one, -other)
     return _computed("_-_", one, other, operator.sub)
 
 

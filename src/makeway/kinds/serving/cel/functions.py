@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo
 from makeway.kinds.serving import quantity as quantities
 from makeway.kinds.serving.cel.parsing import UInt
 from makeway.kinds.serving.cel.values import (
+    LONGEST,
     NOTHING,
     CelError,
     Kind,
@@ -30,6 +31,8 @@ from makeway.kinds.serving.cel.values import (
     equal,
     is_number,
     kind_of,
+    moved,
+    span,
     whole,
 )
 
@@ -91,14 +94,30 @@ def _to_string(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return re.sub(r"(\.\d+?)0+(?=[+-])", r"\1", value.isoformat()).replace("+00:00", "Z")
     if isinstance(value, timedelta):
-        return f"{value.total_seconds():g}s"
+        return f"{_plain_text(Decimal(repr(value.total_seconds())))}s"
     if isinstance(value, float):
-        return f"{value:g}" if value != int(value) else str(int(value))
+        return _double_text(value)
     if isinstance(value, int | str):
         return str(value)
     raise TypeError
+
+
+def _double_text(value: float) -> str:
+    """The shortest that is read as this number, with an exponent where it is far from one, as Go writes it."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    number = Decimal(repr(value))
+    exponent = number.adjusted()
+    if -4 <= exponent < 6:
+        return _plain_text(number)
+    return f"{_plain_text(number.scaleb(-exponent))}e{exponent:+03d}"
+
+
+def _plain_text(number: Decimal) -> str:
+    text = format(number, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _to_bool(value: Any) -> bool:
@@ -115,14 +134,14 @@ def timestamp(value: Any) -> datetime:
     if isinstance(value, datetime):
         return value
     if isinstance(value, int) and not isinstance(value, bool):
-        return datetime.fromtimestamp(value, UTC)
-    text = re.sub(r"(\.\d{6})\d+", r"\1", _text(value))
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"parsing time {value!r}: no zone")
-    return found
+        return moved(_EPOCH, span(timedelta(seconds=value)))
+    if not _TIME.fullmatch(_text(value)):
+        raise ValueError(f"parsing time {value!r}: it is not as RFC 3339 has it")
+    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", value))
 
 
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
@@ -130,12 +149,12 @@ def duration(value: Any) -> timedelta:
     if isinstance(value, timedelta):
         return value
     text = _text(value)
-    parts = re.findall(r"(\d+\.?\d*|\.\d+)(h|ms|us|µs|ns|m|s)", text)
-    if text.lstrip("+-") != "".join(number + unit for number, unit in parts) or not parts:
-        if text == "0":
-            return timedelta()
-        raise ValueError(f'time: invalid duration "{text}"')
+    unsigned = text[1:] if text[:1] in ("+", "-") else text
+    parts = re.findall(r"(\d+\.?\d*|\.\d+)(h|ms|us|µs|ns|m|s)", unsigned)
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    read = unsigned == "".join(number + unit for number, unit in parts) or unsigned == "0"
+    if not unsigned or not read or seconds > LONGEST.total_seconds():
+        raise ValueError(f'time: invalid duration "{text}"')
     return timedelta(seconds=-seconds if text.startswith("-") else seconds)
 
 
@@ -247,23 +266,54 @@ def _format(value: Any, arguments: Any) -> str:
 def _written(value: Any, verb: str, precision: str | None) -> str:
     if verb == "s":
         return _shown(value)
-    if verb in "fe":
-        return f"{float(value):.{precision or 6}{verb}}"
+    if int(precision or 0) > _FINEST:
+        raise CelError(f"a precision of {precision} is too much")
+    if verb == "e":  # whatever precision it names
+        return _scientific(f"{float(value):.6e}")
+    if verb == "f":
+        return f"{float(value):,.{precision or 6}f}"
     if verb in "xX" and isinstance(value, str | bytes):
         found = (value.encode() if isinstance(value, str) else value).hex()
         return found.upper() if verb == "X" else found
     if isinstance(value, bool) and verb == "b":
         return str(int(value))
-    return format(_int(value), verb) if verb != "d" or not isinstance(value, float) else str(value)
+    return format(_int(value), verb)
+
+
+_FINEST: Final = 10_000  # digits behind the point
+_RAISED: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "+")
+
+
+def _scientific(text: str) -> str:
+    mantissa, _, exponent = text.partition("e")
+    return f"{mantissa}×10{exponent.translate(_RAISED)}"
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(_shown(item) for item in value) + "]"
+        return "[" + ", ".join(_shown_inside(item) for item in value) + "]"
     if isinstance(value, dict):
-        pairs = sorted((_shown(key), _shown(item)) for key, item in value.items())
-        return "{" + ", ".join(f"{key}: {item}" for key, item in pairs) + "}"
+        pairs = sorted((_shown_inside(key), _shown_inside(item)) for key, item in value.items())
+        return "{" + ", ".join(f"{key}:{item}" for key, item in pairs) + "}"
     return "null" if value is None else str(value) if isinstance(value, Kind) else _to_string(value)
+
+
+def _shown_inside(value: Any) -> str:
+    """In a list or a map it stands as it would be written in a rule."""
+    match value:
+        case Kind():
+            return str(value)
+        case str():
+            return _quote(value)
+        case bytes():
+            return f"b{_quote(value.decode())}"
+        case float():
+            return f"{value:.6f}"
+        case timedelta():
+            return f'duration("{_shown(value)}")'
+        case datetime():
+            return f'timestamp("{_shown(value)}")'
+    return _shown(value)
 
 
 @lru_cache(maxsize=1024)
@@ -542,7 +592,7 @@ METHODS: Final[dict[str, Function]] = {
     "add": lambda one, other: Quantity(one.amount + _amount(other)),
     "sub": lambda one, other: Quantity(one.amount - _amount(other)),
     "sign": lambda one: (one.amount > 0) - (one.amount < 0),
-    "isInteger": lambda one: one.amount == int(one.amount),
+    "isInteger": lambda one: one.amount == int(one.amount) and abs(one.amount) < quantities.LARGEST,
     "asInteger": _as_integer,
     "asApproximateFloat": lambda one: float(one.amount),
     "family": lambda address: address.version,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any, Final
 
 Node = tuple[Any, ...]
 MAX_LENGTH: Final = 20_000
+SMALLEST: Final = -(2**63)
+LARGEST: Final = 2**63 - 1
+LARGEST_UINT: Final = 2**64 - 1
 
 _TOKEN: Final = re.compile(
     r"""
@@ -258,12 +262,19 @@ class _Parser:
 
 
 def _number(text: str) -> Any:
-    if text.lower().lstrip("-").startswith("0x"):
-        number = int(text.rstrip("uU"), 16)
-        return UInt(number) if text[-1] in "uU" else number
     if text[-1] in "uU":
-        return UInt(text[:-1])
-    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        return UInt(_whole(text[:-1], 0, LARGEST_UINT, "uint"))
+    if re.fullmatch(r"-?(?:\d+|0[xX].*)", text):
+        return _whole(text, SMALLEST, LARGEST, "int")
+    return float(text)
+
+
+def _whole(text: str, least: int, most: int, kind: str) -> int:
+    # More digits than any of them has: Python would not even read them.
+    number = int(text, 16 if "x" in text.lower() else 10) if len(text) < 100 else most + 1
+    if not least <= number <= most:
+        raise CelSyntaxError(f"invalid {kind} literal")
+    return number
 
 
 def _literal(text: str) -> str | bytes:
@@ -273,7 +284,12 @@ def _literal(text: str) -> str | bytes:
     body = body[width:-width]
     if "r" not in prefix:
         body = _unescaped(body)
-    return body.encode("latin-1" if "\\" in text else "utf-8") if "b" in prefix else body
+    if "b" not in prefix:
+        return body
+    try:
+        return body.encode("latin-1" if "\\" in text else "utf-8")
+    except UnicodeEncodeError:
+        raise CelSyntaxError(f"no bytes: {text}") from None
 
 
 def _unescaped(body: str) -> str:
@@ -281,9 +297,15 @@ def _unescaped(body: str) -> str:
         simple, *codes, octal = match.groups()
         if simple:
             return _SIMPLE[simple]
-        return chr(int(octal, 8)) if octal else chr(int(next(c for c in codes if c), 16))
+        return _character(int(octal, 8) if octal else int(next(c for c in codes if c), 16))
 
     found = _ESCAPE.sub(replace, body)
     if "\\" in _ESCAPE.sub("", body):
         raise CelSyntaxError(f"unknown escape sequence in {body!r}")
     return found
+
+
+def _character(code: int) -> str:
+    if code > sys.maxunicode or 0xD800 <= code < 0xE000:
+        raise CelSyntaxError("invalid unicode code point")
+    return chr(code)

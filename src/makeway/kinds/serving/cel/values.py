@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from makeway.kinds.serving.cel.parsing import UInt
+from makeway.kinds.serving.cel.parsing import LARGEST, LARGEST_UINT, SMALLEST, UInt
 
-SMALLEST: Final = -(2**63)
-LARGEST: Final = 2**63 - 1
-LARGEST_UINT: Final = 2**64 - 1
+LONGEST: Final = timedelta(microseconds=LARGEST // 1000)  # a duration counts nanoseconds
 
 
 class CelError(Exception):
@@ -124,6 +122,19 @@ def whole(number: int, like: Any) -> int:
     return number
 
 
+def span(found: timedelta) -> timedelta:
+    if abs(found) > LONGEST:
+        raise CelError("integer overflow")
+    return found
+
+
+def moved(time: datetime, by: timedelta) -> datetime:
+    try:
+        return time + by
+    except OverflowError:
+        raise CelError("timestamp overflow") from None
+
+
 def select(holder: Any, field: str) -> Any:
     """A field; names that CEL cannot spell are escaped."""
     if isinstance(holder, Optional):
@@ -154,7 +165,7 @@ def index(holder: Any, at: Any) -> Any:
     if isinstance(holder, Optional):
         return optional_select(holder, at)
     if isinstance(holder, list):
-        if isinstance(at, float) and at == int(at):
+        if isinstance(at, float) and at.is_integer():
             at = int(at)
         if not isinstance(at, int) or isinstance(at, bool):
             raise no_overload("_[_]")
