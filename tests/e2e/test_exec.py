@@ -238,7 +238,9 @@ def test_a_port_that_nobody_listens_on_says_so(kubectl: Kubectl) -> None:
         unused.bind(("127.0.0.1", 0))
         nobody = unused.getsockname()[1]
         with forwarded(kubectl, nobody) as (port, one):
-            assert echo(port, b"hello?") == b""
+            # kubectl hangs up, and what it has not read by then resets the connection.
+            with contextlib.suppress(ConnectionResetError):
+                assert echo(port, b"hello?") == b""
             assert one.stdout is not None
             said = "".join(iter(one.stdout.readline, ""))  # kubectl ends by itself
     assert f"error forwarding port {nobody} to pod box" in said
