@@ -15,6 +15,7 @@ from makeway.cli.demo import DEMOS
 from makeway.control.config import Makeway as Settings
 from makeway.control.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from makeway.model.reason import Kind
+from tests.control.kueue_metrics import FAMILIES
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -69,6 +70,14 @@ def test_every_metric_is_in_the_reference() -> None:
     ):
         assert f"| `{name}` |" in page, name
         assert help_ in page, help_
+
+
+def test_every_family_of_kueues_is_given_or_said_to_be_missing() -> None:
+    given = {*COUNTERS, *GAUGES, *HISTOGRAMS}
+    missing = reference("metrics.md").partition("## Not given")[2]
+    assert {name for name in FAMILIES if name not in given} == set(
+        re.findall(r"`((?:multi)?kueue_\w+)`", missing)
+    )
 
 
 def test_every_setting_of_ours_is_documented() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 _QUEUE = ("cluster_queue",)
 _CLASS = ("cluster_queue", "priority_class")
 _EVICTED = ("cluster_queue", "reason", "underlying_cause", "priority_class")
+_DOOR = ("name", "namespace")
+_DOOR_CLASS = (*_DOOR, "priority_class")
 _RESOURCE = ("cohort", "cluster_queue", "flavor", "resource")
 
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -41,4 +43,47 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "kueue_local_queue_admission_fair_sharing_usage": ("name", "namespace", "cluster_queue"),
     "kueue_cohort_subtree_quota": ("cohort", "flavor", "resource"),
     "kueue_cohort_subtree_resource_reservations": ("cohort", "flavor", "resource"),
+    "kueue_cohort_subtree_admitted_workloads_total": ("cohort", "priority_class"),
+    "kueue_cohort_subtree_admitted_active_workloads": ("cohort",),
+    "kueue_cohort_info": ("cohort", "parent_cohort", "root_cohort"),
+    "kueue_cluster_queue_info": ("cluster_queue", "parent_cohort", "root_cohort"),
+    "kueue_build_info": (
+        "git_version",
+        "git_commit",
+        "build_date",
+        "go_version",
+        "compiler",
+        "platform",
+    ),
+    "kueue_pending_scheduling_hashes": ("cluster_queue", "status"),
+    "kueue_execution_time_seconds": _CLASS,
+    "kueue_pods_ready_to_evicted_time_seconds": _EVICTED,
+    "kueue_replaced_workload_slices_total": _QUEUE,
+    "kueue_local_queue_pending_workloads": (*_DOOR, "status"),
+    "kueue_local_queue_finished_workloads": _DOOR,
+    "kueue_local_queue_finished_workloads_total": _DOOR_CLASS,
+    "kueue_local_queue_quota_reserved_workloads_total": _DOOR_CLASS,
+    "kueue_local_queue_quota_reserved_wait_time_seconds": _DOOR_CLASS,
+    "kueue_local_queue_execution_time_seconds": _DOOR_CLASS,
+    "kueue_local_queue_admitted_workloads_total": _DOOR_CLASS,
+    "kueue_local_queue_admission_wait_time_seconds": _DOOR_CLASS,
+    "kueue_local_queue_admission_checks_wait_time_seconds": _DOOR_CLASS,
+    "kueue_local_queue_ready_wait_time_seconds": _DOOR_CLASS,
+    "kueue_local_queue_admitted_until_ready_wait_time_seconds": _DOOR_CLASS,
+    "kueue_local_queue_evicted_workloads_total": (*_DOOR_CLASS, "reason", "underlying_cause"),
+    "kueue_local_queue_reserving_active_workloads": _DOOR,
+    "kueue_local_queue_admitted_active_workloads": _DOOR,
+    "kueue_local_queue_status": (*_DOOR, "active"),
+    "kueue_local_queue_unadmitted_workloads": (
+        *_DOOR,
+        "cluster_queue",
+        "reason",
+        "underlying_cause",
+    ),
+    "kueue_local_queue_resource_reservation": (*_DOOR, "flavor", "resource"),
+    "kueue_local_queue_resource_usage": (*_DOOR, "flavor", "resource"),
+    "kueue_workload_creation_latency_seconds": ("job_kind",),
+    "kueue_pod_scheduling_gate_removal_seconds": ("name", "cluster_queue", "is_group"),
+    "multikueue_workloads_dispatched_total": ("cluster_queue", "cluster"),
+    "multikueue_workloads_admitted_total": ("cluster_queue", "cluster"),
 }

@@ -99,13 +99,15 @@ def test_what_queues_own_and_have_given_out_is_told_in_kueues_units(h: Harness) 
     metrics = Metrics(At())
     metrics.note(h.state, Plan(), 10.0)
     found = values(metrics)
-    gpus = [name for name in found if 'resource="nvidia.com/gpu"' in name]
+    ours = ("kueue_cluster_queue_", 'resource="nvidia.com/gpu"')
+    gpus = [name for name in found if all(part in name for part in ours)]
     told = {
         name.partition("{")[0].removeprefix("kueue_cluster_queue_"): found[name] for name in gpus
     }
     assert told == {
         "nominal_quota": 8,
         "resource_reservation": 6,
+        "resource_usage": 6,
         "borrowing_limit": float("inf"),
         "lending_limit": float("inf"),
     }
@@ -125,3 +127,33 @@ def test_what_has_a_name_of_kueues_is_one_of_its_families_with_its_labels(h: Har
         if family.startswith("kueue_"):
             labels = set(re.findall(r'([a-z_]+)="', line)) - {"le"}
             assert labels <= set(FAMILIES[family]), line
+
+
+def test_local_queues_and_cohorts_are_told_like_queues(h: Harness) -> None:
+    h.nodes(2, gpus=8)
+    h.queue("lab", gpus=8, cohort="all")
+    h.queue("web", gpus=4, cohort="all")
+    h.submit("runs", queue="lab", gpus=6)
+    h.submit("waits", queue="web", gpus=64)
+    plan = h.cycle()
+    metrics = Metrics(At())
+    metrics.note(h.state, plan or Plan(), 10.0)
+    found = values(metrics)
+    (lab,) = {w.local_queue for w in h.state.workloads.values() if w.name == "runs"}
+    (web,) = {w.local_queue for w in h.state.workloads.values() if w.name == "waits"}
+    space = next(iter(h.state.workloads.values())).namespace
+    door = f'name="{lab}",namespace="{space}"'
+    gpus = 'flavor="default",resource="nvidia.com/gpu"'
+    assert found[f"kueue_local_queue_admitted_active_workloads{{{door}}}"] == 1
+    assert found[f"kueue_local_queue_resource_usage{{{door},{gpus}}}"] == 6
+    assert found[f'kueue_local_queue_status{{{door},active="true"}}'] == 1
+    other = f'name="{web}",namespace="{space}"'
+    assert sum(n for name, n in found.items() if f"pending_workloads{{{other}" in name) == 1
+    pending = 'kueue_cluster_queue_resource_pending{cluster_queue="web",resource="nvidia.com/gpu"}'
+    assert found[pending] == 64
+    assert found[f'kueue_cohort_subtree_quota{{cohort="all",{gpus}}}'] == 12
+    assert found[f'kueue_cohort_subtree_resource_reservations{{cohort="all",{gpus}}}'] == 6
+    assert found['kueue_cohort_subtree_admitted_active_workloads{cohort="all"}'] == 1
+    above = 'parent_cohort="all",root_cohort="all"'
+    assert found[f'kueue_cluster_queue_info{{cluster_queue="lab",{above}}}'] == 1
+    assert found['kueue_cohort_info{cohort="all",parent_cohort="",root_cohort="all"}'] == 1

@@ -28,13 +28,14 @@ from makeway.client.resource import (
     LEASES,
     NAMESPACES,
     PODS,
+    SECRETS,
     SERVICE_ACCOUNTS,
 )
 from makeway.control.clock import SystemClock, micro_timestamp, parse_timestamp
 from makeway.control.config import Configuration, FairSharing
 from makeway.kinds.serving.kueue import ClusterQueueRules, CohortRules, FlavorRules
-from makeway.kube.install import DEFINITIONS, install, uninstall
-from makeway.kube.manifests import LEASE, NAME, NAMESPACE, Options
+from makeway.kube.install import DEFINITIONS, PLACES, install, uninstall
+from makeway.kube.manifests import LEASE, NAME, NAMESPACE, WEBHOOK_SECRET, Options
 from makeway.kube.neighbours import KUEUE_LEASE, KUEUE_NAMESPACE, kueue_runs
 from makeway.kube.policies import policies
 from makeway.kube.resources import RESOURCES
@@ -640,6 +641,46 @@ async def test_an_upgrade_keeps_what_it_is_not_told_to_change() -> None:
         finally:
             await uninstall(world.admin, Options(), said.append)
             await back_again(world.admin)
+
+
+async def test_an_upgrade_keeps_the_webhook_until_it_is_told_otherwise() -> None:
+    async with kube_backend() as world:
+        clock, options, said = SystemClock(), Options(replicas=0), list[str]()
+        try:
+            await install(world.admin, options, clock, said.append, webhook=True)
+            first = await ways(world)
+            assert first == {"webhook": True, "policies": 0, "certificates": True, "served": True}
+            secret = await world.admin.get(SECRETS, WEBHOOK_SECRET, NAMESPACE)
+
+            await install(world.admin, options, clock, said.append)
+            assert await ways(world) == first
+            assert "The webhook stays; admission policies instead: --no-webhook" in said
+            again = await world.admin.get(SECRETS, WEBHOOK_SECRET, NAMESPACE)
+            assert again["data"] == secret["data"]
+
+            await install(world.admin, options, clock, said.append, webhook=False)
+            now = await ways(world)
+            assert now.pop("policies")
+            assert now == {"webhook": False, "certificates": False, "served": False}
+        finally:
+            await uninstall(world.admin, Options(), said.append)
+            await back_again(world.admin)
+
+
+async def ways(world: Kube) -> Object:
+    """By which of the two ways queued work is held back on arrival."""
+
+    async def names(kind: str, namespace: str = "") -> list[str]:
+        return [one["metadata"]["name"] for one in await world.admin.list(PLACES[kind], namespace)]
+
+    deployment = await world.admin.get(DEPLOYMENTS, NAME, NAMESPACE)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return {
+        "webhook": NAME in await names("MutatingWebhookConfiguration"),
+        "policies": len(await names("MutatingAdmissionPolicy")),
+        "certificates": WEBHOOK_SECRET in await names("Secret", NAMESPACE),
+        "served": any(arg.startswith("--webhook=") for arg in container["args"]),
+    }
 
 
 CONFIG = "makeway: {schedulerNames: [makeway, koord-scheduler]}\n"

@@ -347,7 +347,8 @@ class OurNames:
     def of_text(self, text: str) -> str:
         """What kubectl printed: there are names of events in it, and our steering."""
         text = EVENT_NAME.sub(".<event>", self.of(text).replace(HOST, "-<host>"))
-        text = re.sub(r"makeway\.dev/pretend-grace(: \"?|\":\")(\d+)s", r"golden/grace\1\2", text)
+        ours = r"makeway\.dev/pretend-grace(: \"?|\":\")(\d+)s(?:\+\d+s)?"
+        text = re.sub(ours, r"golden/grace\1\2", text)
         return plain(PRETENDED.sub(r"golden/\1", text))
 
     def deep(self, value: Any) -> Any:

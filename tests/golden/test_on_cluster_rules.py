@@ -44,6 +44,27 @@ def test_a_field_of_another_version_must_be_named_by_whoever_refuses_it() -> Non
     assert not why(key, want, got.format("colour"), context=ON_A_CLUSTER)
 
 
+def test_only_the_older_version_may_show_the_newer_names() -> None:
+    old = Key("section", "kubectl get clusterqueues.v1beta1.kueue.x-k8s.io cq -o yaml", "0.spec")
+    new = Key("section", "kubectl get cq cq -o yaml", "0.spec")
+    assert why(old, "pool", "(nothing)", ".cohort", context=ON_A_CLUSTER)
+    assert why(old, "(nothing)", "pool", ".cohortName", context=ON_A_CLUSTER)
+    assert not why(new, "pool", "(nothing)", ".cohortName", context=ON_A_CLUSTER)
+    assert not why(old, "pool", "(nothing)", ".queueingStrategy", context=ON_A_CLUSTER)
+    assert why(new, "4", 4, ".resourceGroups[].nominalQuota", context=ON_A_CLUSTER)
+    assert not why(new, "4", 5, ".resourceGroups[].nominalQuota", context=ON_A_CLUSTER)
+
+
+def test_a_new_nodes_taint_may_be_told_and_nothing_else_instead_of_silence() -> None:
+    key = Key("event", "Pod default/lonely")
+    got = {"reason": "FailedScheduling", "note": "0/1 nodes are available: 1 {}."}
+    taint = {**got, "note": got["note"].format("node(s) had untolerated taint(s)")}
+    assert why(key, "(nothing)", taint, context=ON_A_CLUSTER)
+    other = {**got, "note": got["note"].format("Insufficient cpu")}
+    assert not why(key, "(nothing)", other, context=ON_A_CLUSTER)
+    assert not why(key, "Scheduled", taint, context=ON_A_CLUSTER)
+
+
 def test_what_differs_on_a_cluster_stands_in_the_docs() -> None:
     docs = " ".join(
         (Path(__file__).parents[2] / "docs/reference/differences.md").read_text().split()

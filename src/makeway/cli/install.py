@@ -31,7 +31,7 @@ def options_from(
     return Options(namespace=namespace, replicas=replicas, config=text, image=image or "")
 
 
-def install(kubeconfig: str, options: Options, *, dry_run: bool, webhook: bool = False) -> None:
+def install(kubeconfig: str, options: Options, *, dry_run: bool, webhook: bool | None) -> None:
     clock = SystemClock()
     if dry_run:
         made = cluster.new_certificates(options, clock) if webhook else None

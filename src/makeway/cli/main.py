@@ -432,6 +432,13 @@ ClusterConfigOption = Annotated[
     Path | None,
     typer.Option(help="Configuration file: Kueue's Configuration, with a makeway: section."),
 ]
+InsteadOfPoliciesOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--webhook/--no-webhook",
+        help="A webhook instead of admission policies. Default: as installed before, or where the API server has no policies.",
+    ),
+]
 
 
 @app.command()
@@ -444,13 +451,7 @@ def install(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the manifests instead of applying them.")
     ] = False,
-    webhook: Annotated[
-        bool,
-        typer.Option(
-            "--webhook",
-            help="A webhook instead of admission policies. Without a say: where the API server has none.",
-        ),
-    ] = False,
+    webhook: InsteadOfPoliciesOption = None,
 ) -> None:
     """Put makeway into the cluster of the kubeconfig. What is there already stays or is brought up to date."""
     from makeway.cli import install as command
@@ -466,12 +467,13 @@ def upgrade(
     image: ImageOption = None,
     replicas: ReplicasOption = None,
     config: ClusterConfigOption = None,
+    webhook: InsteadOfPoliciesOption = None,
 ) -> None:
     """Bring an installed makeway to this version. Workloads go on meanwhile."""
     from makeway.cli import install as command
 
     options = command.options_from(namespace, image, replicas, config)
-    command.install(kubeconfig, options, dry_run=False)
+    command.install(kubeconfig, options, dry_run=False, webhook=webhook)
 
 
 @app.command()

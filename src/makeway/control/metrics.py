@@ -2,34 +2,36 @@
 
 Where the meaning is Kueue's the name is Kueue's too, so that existing dashboards go on working; what only makeway knows
 (losses, notices, how hard the search was and how near to the proven optimum) has names of its own. Counters grow with every
-cycle; what stands now (who waits, who holds quota) is counted when somebody asks.
+cycle and with what happens to workloads; what stands now (who waits, who holds quota) is counted when somebody asks.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from makeway.control.ports import Clock
-from makeway.engine.fairness import share
-from makeway.engine.quota import QuotaNode
+from makeway.control.standings import STANDING, Labels, standing
 from makeway.engine.state import State
-from makeway.model.decision import Admit, Evict, Hold, Plan, Wait
-from makeway.model.queue import Queue, Quota
-from makeway.model.resources import in_units
+from makeway.model.decision import Admit, Evict, Hold, Plan
 from makeway.model.workload import Admission, Workload, WorkloadId
 
-Labels = tuple[tuple[str, str], ...]
 Kind = Literal["counter", "gauge", "histogram"]
 
 CYCLE_S: Final = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
 COUNTERS: Final = {
-    "kueue_admission_attempts_total": "Workloads decided on, by result.",
+    "kueue_admission_attempts_total": "Cycles with workloads in line, by whether at least one was admitted.",
     "kueue_quota_reserved_workloads_total": "Workloads that were given quota, by queue.",
     "kueue_admitted_workloads_total": "Workloads that were admitted, by queue.",
     "kueue_evicted_workloads_total": "Workloads told to stop, by queue and reason.",
+    "kueue_evicted_workloads_once_total": "Workloads told to stop for this reason for the first time, by queue.",
+    "kueue_finished_workloads_total": "Workloads that came to their end, by queue.",
+    "kueue_local_queue_quota_reserved_workloads_total": "Workloads that were given quota, by local queue.",
+    "kueue_local_queue_admitted_workloads_total": "Workloads that were admitted, by local queue.",
+    "kueue_local_queue_evicted_workloads_total": "Workloads told to stop, by local queue and reason.",
+    "kueue_local_queue_finished_workloads_total": "Workloads that came to their end, by local queue.",
+    "kueue_cohort_subtree_admitted_workloads_total": "Workloads that were admitted in the queues below a cohort.",
     "kueue_preempted_workloads_total": "Workloads told to stop for another, by the queue of the other.",
     "makeway_cycles_total": "Times that the whole cluster was decided on.",
     "makeway_loss_gpu_seconds_total": "Work thrown away by evictions, by the queue that lost it.",
@@ -39,32 +41,36 @@ COUNTERS: Final = {
     "makeway_loss_above_bound_gpu_seconds_total": "How far losses were above the proven lower bound.",
 }
 GAUGES: Final = {
-    "kueue_pending_workloads": "Workloads in line, by queue; inadmissible ones wait for a change.",
-    "kueue_reserving_active_workloads": "Workloads that hold quota, by queue.",
-    "kueue_admitted_active_workloads": "Workloads that are admitted and not over, by queue.",
-    "kueue_cluster_queue_status": "1 for the state a queue is in.",
-    "kueue_cluster_queue_resource_reservation": "Quota that is reserved, by queue, flavor and resource.",
-    "kueue_cluster_queue_nominal_quota": "Quota that a queue owns.",
-    "kueue_cluster_queue_borrowing_limit": "How much a queue may borrow; +Inf where nothing limits it.",
-    "kueue_cluster_queue_lending_limit": "How much a queue may lend; +Inf where nothing limits it.",
-    "kueue_cluster_queue_weighted_share": "A queue's share of what it borrows, by its weight.",
-    "kueue_cohort_weighted_share": "A cohort's share of what it borrows, by its weight.",
-    "kueue_local_queue_admission_fair_sharing_usage": "What a local queue has used, as it counts where usage decides.",
-    "makeway_holds": "Workloads for which room is kept while victims leave.",
-    "makeway_nodes": "Nodes that are known.",
+    **STANDING,
     "makeway_leader": "1 while this replica decides.",
     "makeway_beside_kueue": "1 while Kueue runs: queued work is Kueue's, and only nodes are decided here.",
 }
 # Waiting, in seconds, as Kueue counts it.
 WAITED_S: Final = (1.0, *(2.5 * 2**n for n in range(13)))
+_WAITS: Final = {
+    "quota_reserved_wait_time_seconds": "From being queued to having quota",
+    "admission_wait_time_seconds": "From being queued to being admitted",
+    "admission_checks_wait_time_seconds": "From having quota to being admitted, where checks are asked",
+    "ready_wait_time_seconds": "From being queued until all pods are ready",
+    "admitted_until_ready_wait_time_seconds": "From being admitted until all pods are ready",
+}
 HISTOGRAMS: Final = {
     "makeway_cycle_seconds": ("How long deciding took.", CYCLE_S),
-    "kueue_quota_reserved_wait_time_seconds": (
-        "From being queued to having quota, by queue.",
+    "kueue_admission_attempt_duration_seconds": (
+        "How long deciding took with workloads in line, by whether at least one was admitted.",
+        CYCLE_S,
+    ),
+    **{f"kueue_{name}": (f"{what}, by queue.", WAITED_S) for name, what in _WAITS.items()},
+    **{
+        f"kueue_local_queue_{name}": (f"{what}, by local queue.", WAITED_S)
+        for name, what in _WAITS.items()
+    },
+    "kueue_pods_ready_to_evicted_time_seconds": (
+        "From all pods being ready to being told to stop, by queue and reason.",
         WAITED_S,
     ),
-    "kueue_admission_wait_time_seconds": (
-        "From being queued to being admitted, by queue.",
+    "kueue_workload_eviction_latency_seconds": (
+        "From being told to stop to giving the quota back, by queue and reason.",
         WAITED_S,
     ),
 }
@@ -105,39 +111,56 @@ class Metrics:
         """After each cycle; `began` is when it started."""
         self._state = state
         self._add("makeway_cycles_total")
-        self._time("makeway_cycle_seconds", self._clock.now() - began)
+        took = self._clock.now() - began
+        self._time("makeway_cycle_seconds", took)
+        self._note_attempt(plan, took)
         for decision in plan.decisions:
             match decision:
                 case Admit(admission=admission):
-                    self._add("kueue_admission_attempts_total", result="success")
                     if admission is not None:
-                        workload = state.workloads.get(decision.workload)
-                        self._note_admission(admission, workload, began)
+                        self._note_admission(state, decision.workload, admission, began)
                 case Evict(already=False):
                     self._note_evict(state, decision)
                 case Hold():
                     self._note_hold(decision)
-                case Wait():
-                    self._add("kueue_admission_attempts_total", result="inadmissible")
                 case _:
                     pass
 
-    def _note_admission(self, admission: Admission, workload: Workload | None, now: float) -> None:
+    def _note_attempt(self, plan: Plan, took: float) -> None:
+        """As Kueue has it, an attempt is a cycle: it looks at many, and succeeds when one is admitted."""
+        if plan.admits or plan.waits:
+            result = "success" if plan.admits else "inadmissible"
+            self._add("kueue_admission_attempts_total", result=result)
+            self._time("kueue_admission_attempt_duration_seconds", took, result=result)
+
+    def _note_admission(
+        self, state: State, workload_id: WorkloadId, admission: Admission, now: float
+    ) -> None:
         """Quota comes first, and where checks have to be passed, admission comes later."""
+        workload = state.workloads.get(workload_id)
         waited = now - (workload.queued_at or workload.created_at) if workload is not None else 0.0
-        queue = str(admission.queue)
+        queue, door = str(admission.queue), _door(workload)
         if admission.reserved_at >= now:
-            self._add("kueue_quota_reserved_workloads_total", cluster_queue=queue)
-            self._time("kueue_quota_reserved_wait_time_seconds", waited, cluster_queue=queue)
+            self.count("quota_reserved_workloads_total", queue, door)
+            self.wait("quota_reserved_wait_time_seconds", waited, queue, door)
         if admission.admitted:
-            self._add("kueue_admitted_workloads_total", cluster_queue=queue)
-            self._time("kueue_admission_wait_time_seconds", waited, cluster_queue=queue)
+            self.count("admitted_workloads_total", queue, door)
+            self.wait("admission_wait_time_seconds", waited, queue, door)
+            node = state.ledger.tree.queues.get(admission.queue)
+            for cohort in node.ancestors() if node is not None else ():
+                self._add("kueue_cohort_subtree_admitted_workloads_total", cohort=cohort.name)
+            if workload is not None and workload.checks:
+                checked = now - admission.reserved_at
+                self.wait("admission_checks_wait_time_seconds", checked, queue, door)
 
     def _note_evict(self, state: State, evict: Evict) -> None:
         queue = _queue_of(state, evict.workload)
-        why = evict.reason.kueue or "Preempted"
-        self._add("kueue_evicted_workloads_total", cluster_queue=queue, reason=why)
-        if evict.preemptor:
+        if (
+            evict.preemptor
+        ):  # whoever has to stop for another reason is told by its Workload, and counted there
+            door = _door(state.workloads.get(evict.workload))
+            why = evict.reason.kueue or "Preempted"
+            self.count("evicted_workloads_total", queue, door, reason=why)
             self._add(
                 "kueue_preempted_workloads_total",
                 preempting_cluster_queue=_queue_of(state, evict.preemptor),
@@ -145,6 +168,18 @@ class Metrics:
             )
         self._add("makeway_loss_gpu_seconds_total", evict.loss, cluster_queue=queue)
         self._add("makeway_notice_seconds_total", evict.notice_s)
+
+    def count(self, what: str, queue: str, door: str = "", **labels: str) -> None:
+        """One more, of a queue and of the local queue (`namespace/name`) that led to it."""
+        self._add(f"kueue_{what}", 1, cluster_queue=queue, **labels)
+        if door:
+            self._add(f"kueue_local_queue_{what}", 1, **_named(door), **labels)
+
+    def wait(self, what: str, took: float, queue: str, door: str = "", **labels: str) -> None:
+        """So long it took, in a queue and the local queue that led to it."""
+        self._time(f"kueue_{what}", took, cluster_queue=queue, **labels)
+        if door:
+            self._time(f"kueue_local_queue_{what}", took, **_named(door), **labels)
 
     def _note_hold(self, hold: Hold) -> None:
         if not hold.victims:
@@ -156,11 +191,11 @@ class Metrics:
             above = max(0.0, hold.loss - hold.bound)
             self._add("makeway_loss_above_bound_gpu_seconds_total", above)
 
-    def _add(self, name: str, by: float = 1, **labels: str) -> None:
+    def _add(self, name: str, by: float = 1, /, **labels: str) -> None:
         key = (name, tuple(labels.items()))
         self._counts[key] = self._counts.get(key, 0) + by
 
-    def _time(self, name: str, took: float, **labels: str) -> None:
+    def _time(self, name: str, took: float, /, **labels: str) -> None:
         key = (name, tuple(labels.items()))
         if key not in self._times:
             self._times[key] = Histogram(HISTOGRAMS[name][1])
@@ -187,111 +222,17 @@ class Metrics:
             "makeway_leader": {(): float(self.leads)},
             "makeway_beside_kueue": {(): float(self.kueue_runs)},
         }
-        state = self._state
-        if state is None:
-            return found
-        found["makeway_holds"] = {(): len(state.holds)}
-        found["makeway_nodes"] = {(): len(state.nodes)}
-        pending = found["kueue_pending_workloads"] = {}
-        active = found["kueue_cluster_queue_status"] = {}
-        for queue in state.queues:
-            waiting = state.pending.get(queue)
-            counts = (
-                ("active", waiting.active() if waiting else ()),
-                ("inadmissible", waiting.parked() if waiting else ()),
-            )
-            for status, who in counts:
-                labels = (("cluster_queue", str(queue)), ("status", status))
-                pending[labels] = sum(1 for _ in who)
-            status = "active" if state.is_active(queue) else "pending"
-            active[(("cluster_queue", str(queue)), ("status", status))] = 1
-        holding = [
-            workload.admission
-            for workload in state.workloads.values()
-            if workload.admission is not None and not workload.finished
-        ]
-        found["kueue_reserving_active_workloads"] = _by_queue(holding)
-        found["kueue_admitted_active_workloads"] = _by_queue(a for a in holding if a.admitted)
-        found["kueue_local_queue_admission_fair_sharing_usage"] = _usage_of_local_queues(state)
-        return found | _quotas(state) | _shares(state)
+        return found | standing(self._state) if self._state is not None else found
 
 
-def _usage_of_local_queues(state: State) -> dict[Labels, float]:
-    """As of the last cycle."""
-    return {
-        (
-            ("name", local.name),
-            ("namespace", local.namespace),
-            ("cluster_queue", str(local.queue)),
-        ): (state.usage.of(door))
-        for door, local in state.local_queues.items()
-        if state.usage.applies_to(local.queue)
-    }
+def _door(workload: Workload | None) -> str:
+    queued = workload is not None and workload.local_queue
+    return f"{workload.namespace}/{workload.local_queue}" if workload and queued else ""
 
 
-def _by_queue(admissions: Iterable[Admission]) -> dict[Labels, float]:
-    counts = Counter(str(admission.queue) for admission in admissions)
-    return {(("cluster_queue", queue),): count for queue, count in counts.items()}
-
-
-def _quotas(state: State) -> dict[str, dict[Labels, float]]:
-    """What queues own, may borrow and lend, and have given out."""
-    prefix = "kueue_cluster_queue"
-    found: dict[str, dict[Labels, float]] = {
-        f"{prefix}_{what}": {}
-        for what in ("nominal_quota", "borrowing_limit", "lending_limit", "resource_reservation")
-    }
-    for name, queue in state.queues.items():
-        usage = state.ledger.tree.queues[name].usage if name in state.ledger.tree.queues else {}
-        for flavor, quota in _owned(queue):
-            labels = (
-                ("cohort", str(queue.cohort or "")),
-                ("cluster_queue", str(name)),
-                ("flavor", flavor),
-                ("resource", quota.resource),
-            )
-            amounts = {
-                "nominal_quota": quota.nominal,
-                "borrowing_limit": quota.borrowing_limit,
-                "lending_limit": quota.lending_limit,
-                "resource_reservation": usage.get((flavor, quota.resource), 0),
-            }
-            for what, amount in amounts.items():
-                found[f"{prefix}_{what}"][labels] = _in_units(quota.resource, amount)
-    return found
-
-
-def _owned(queue: Queue) -> Iterator[tuple[str, Quota]]:
-    for group in queue.resource_groups:
-        for flavor in group.flavors:
-            for quota in flavor.quotas:
-                yield str(flavor.flavor), quota
-
-
-def _in_units(resource: str, amount: int | None) -> float:
-    """Cores and not thousandths, as Kueue has it; no limit is an infinite one."""
-    if amount is None:
-        return float("inf")
-    return in_units(resource, amount)
-
-
-def _shares(state: State) -> dict[str, dict[Labels, float]]:
-    tree = state.ledger.tree
-    return {
-        "kueue_cluster_queue_weighted_share": {
-            (("cluster_queue", node.name), ("cohort", node.parent.name)): _share(node)
-            for node in tree.queues.values()
-            if node.parent is not None
-        },
-        "kueue_cohort_weighted_share": {
-            (("cohort", node.name),): _share(node) for node in tree.cohorts.values()
-        },
-    }
-
-
-def _share(node: QuotaNode) -> float:
-    found = share(node)
-    return float("nan") if found.endless else float(found.rounded())
+def _named(door: str) -> dict[str, str]:
+    namespace, _, name = door.partition("/")
+    return {"name": name, "namespace": namespace}
 
 
 def _queue_of(state: State, workload: WorkloadId) -> str:

@@ -59,6 +59,7 @@ _KEPT: Final = frozenset(
 )
 # Objects in which optional parts are present, so that their own defaults show.
 _SAMPLES: Final[dict[str, Object]] = {
+    "ResourceFlavor": {},
     "ClusterQueue": {"spec": {"fairSharing": {}}},
     "Workload": {"spec": {"podSets": [{}]}},
     "Model": {"spec": {}},

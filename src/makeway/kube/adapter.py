@@ -32,7 +32,7 @@ from makeway.kinds.podgroup import gang_of
 from makeway.kube import gated, jobs, podgroups, pods, queues, standing, workloads
 from makeway.kube.actions import Chain, Steps
 from makeway.kube.apply import Applier
-from makeway.kube.copy import LocalCopy
+from makeway.kube.copy import Listener, LocalCopy
 from makeway.kube.gangs import GangKeeper
 from makeway.kube.history import History
 from makeway.kube.preempting import reconcile_preemption, unfinished
@@ -522,9 +522,12 @@ async def run_scheduler(
     on_cycle: OnCycle | None = None,
     record: Path | None = None,
     started: asyncio.Future[Loop] | None = None,
+    on_change: Listener | None = None,
 ) -> None:
     """Schedule until cancelled; `ready` is set when everything that exists was seen and decided on once."""
     cluster = KubeCluster(client, config, clock, queues_are_ours=queues_are_ours)
+    if on_change is not None:
+        cluster.copy.listen(on_change)
     for note in notes(config):
         log.warning("%s", note)
 

@@ -122,11 +122,11 @@ async def look_around(client: Client, clock: Clock) -> Found:
 
 
 async def install(
-    client: Client, options: Options, clock: Clock, tell: Tell, *, webhook: bool = False
+    client: Client, options: Options, clock: Clock, tell: Tell, *, webhook: bool | None = None
 ) -> Found:
     """Apply everything; what is there already is brought up to date. Also the upgrade.
 
-    With a `webhook` also where the API server has admission policies.
+    With or without a `webhook` where the API server has admission policies; without a say as it was installed before.
     """
     found = await look_around(client, clock)
     for note in found.notes():
@@ -136,13 +136,18 @@ async def install(
         await apply(client, crd)
     await asyncio.gather(*(_established(client, crd["metadata"]["name"]) for crd in crds))
     tell(f"{len(crds)} definitions are in place.")
-    if webhook or not found.admission_policies:
+    if await _by_webhook(client, found, webhook, tell):
         options = msgspec.structs.replace(
             options, webhook=await _certificates(client, options, clock)
         )
     options = await as_it_was(client, options, tell)
-    for one in cluster_objects(options):
+    chosen = cluster_objects(options)
+    for one in chosen:
         await apply(client, one)
+    for one in _either_way(options):
+        if _id(one) not in map(_id, chosen):
+            # Of the way that was not chosen: a webhook that nobody serves any more would refuse everybody's work.
+            await _remove(client, one)
     tell(f"makeway is installed in namespace {options.namespace}.")
     return found
 
@@ -151,12 +156,7 @@ async def uninstall(
     client: Client, options: Options, tell: Tell, *, definitions: bool = False
 ) -> None:
     """Take it away in the opposite order: nothing is left that waits for a makeway that is gone."""
-    by_policies, by_webhook = (
-        cluster_objects(msgspec.structs.replace(options, webhook=pems))
-        for pems in (None, Pems(b"", b"", b""))
-    )
-    either = {(o["kind"], o["metadata"]["name"]): o for o in (*by_policies, *by_webhook)}
-    for one in reversed(either.values()):
+    for one in reversed(_either_way(options)):
         if one["kind"] != "Namespace":
             await _remove(client, one)
     freed = await _drop_finalizers(client)
@@ -169,6 +169,28 @@ async def uninstall(
     else:
         tell("Queues and workloads stay, with their definitions. To delete them too: --definitions")
     await _remove(client, cluster_objects(options)[0])
+
+
+async def _by_webhook(client: Client, found: Found, asked: bool | None, tell: Tell) -> bool:
+    if not found.admission_policies or asked is not None:
+        return not found.admission_policies or bool(asked)
+    there = await _get_if_there(client, "MutatingWebhookConfiguration", "") is not None
+    if there:
+        tell("The webhook stays; admission policies instead: --no-webhook")
+    return there
+
+
+def _either_way(options: Options) -> list[Object]:
+    """What belongs to makeway with policies or with a webhook."""
+    ways = (
+        cluster_objects(msgspec.structs.replace(options, webhook=pems))
+        for pems in (None, Pems(b"", b"", b""))
+    )
+    return list({_id(one): one for way in ways for one in way}.values())
+
+
+def _id(obj: Object) -> tuple[str, str]:
+    return obj["kind"], obj["metadata"]["name"]
 
 
 async def as_it_was(client: Client, options: Options, tell: Tell) -> Options:

@@ -21,6 +21,7 @@ from makeway.kube.endpoints import Health
 from makeway.kube.leader import Election, FencedClient, LeadershipLost, Timing
 from makeway.kube.manifests import LEASE, NAMESPACE
 from makeway.kube.neighbours import NeighboursChanged, ask_for_kueue, watch_kueue
+from makeway.kube.observing import Observer
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ async def _lead(
                     leads,
                     queues_are_ours=not kueue,
                     on_cycle=metrics.note,
+                    on_change=Observer(metrics).note,
                 ),
                 name="scheduler",
             )

@@ -49,6 +49,8 @@ def test_wishes() -> None:
     assert wishes_of(told).grace_s == 8
     told["metadata"]["deletionGracePeriodSeconds"] = 5
     assert wishes_of(told).grace_s == 5
+    told["metadata"]["annotations"] = {"makeway.dev/pretend-grace": "8s+1m"}
+    assert wishes_of(told).grace_s == 65
 
 
 def test_a_node_that_says_how_it_is_is_left_alone() -> None:

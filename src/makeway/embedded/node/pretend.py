@@ -3,7 +3,8 @@
 A node with KWOK's annotation `kwok.x-k8s.io/node: fake` has no machine behind it. Its pods are Running
 and Ready at once, and gone soon after they are deleted. Annotations on a pod tell it otherwise:
 
-- `makeway.dev/pretend-grace: 8s`      stays terminating that long, at most the pod's own grace
+- `makeway.dev/pretend-grace: 8s`      stays terminating that long, at most the pod's own grace;
+  `8s+1m` a minute longer than it may, as where a kubelet hangs
 - `makeway.dev/pretend-ready: "false"` runs but does not become ready
 - `makeway.dev/pretend-start: "false"` stays Pending, as when an image cannot be pulled
 - `makeway.dev/pretend-exit-after: 3s` ends by itself; `makeway.dev/pretend-exit-code: "1"` says how
@@ -58,12 +59,13 @@ def wishes_of(pod: Object) -> Wishes:
     given = pod["metadata"].get("annotations") or {}
     code = given.get(f"{PRETEND}exit-code")
     after = given.get(f"{PRETEND}exit-after")
-    grace = duration_s(given.get(f"{PRETEND}grace", "0s"))
+    wanted, _, longer = given.get(f"{PRETEND}grace", "0s").partition("+")
+    grace = duration_s(wanted)
     allowed = pod["metadata"].get("deletionGracePeriodSeconds")
     return Wishes(
         start=given.get(f"{PRETEND}start") != "false",
         ready=given.get(f"{PRETEND}ready") != "false",
-        grace_s=grace if allowed is None else min(grace, float(allowed)),
+        grace_s=(grace if allowed is None else min(grace, float(allowed))) + duration_s(longer),
         exit_after_s=duration_s(after) if after else (0.0 if code is not None else None),
         exit_code=int(code) if code and re.fullmatch(r"\d{1,3}", code) else 0,
     )
