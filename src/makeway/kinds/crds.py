@@ -122,6 +122,31 @@ _RULES: Final[dict[str, tuple[tuple[str, str, str], ...]]] = {
             "self.all(t, t.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])",
             "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'",
         ),
+        (
+            "spec.tolerations",
+            "self.all(t, (has(t.key) && t.key != '') || (has(t.operator) && t.operator == 'Exists'))",
+            "operator must be Exists when 'key' is empty, which means 'match all values and all keys'",
+        ),
+        (
+            "spec.tolerations",
+            "self.all(t, !has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute'))",
+            "effect must be 'NoExecute' when 'tolerationSeconds' is set",
+        ),
+        (
+            "spec.tolerations",
+            "self.all(t, !has(t.operator) || t.operator in ['Equal', 'Exists'])",
+            "supported toleration values: 'Equal'(default), 'Exists'",
+        ),
+        (
+            "spec.tolerations",
+            "self.all(t, !has(t.operator) || t.operator != 'Exists' || !has(t.value))",
+            "a value must be empty when 'operator' is 'Exists'",
+        ),
+        (
+            "spec.tolerations",
+            "self.all(t, !has(t.effect) || t.effect in ['NoSchedule', 'PreferNoSchedule', 'NoExecute'])",
+            "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'",
+        ),
     ),
     "AdmissionCheck": (("spec.controllerName", "self == oldSelf", _IMMUTABLE),),
     "Topology": (

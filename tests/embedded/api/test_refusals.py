@@ -70,6 +70,14 @@ FIELD = "spec.resourceGroups[0].flavors[0].resources[0]"
 NOT_NEGATIVE = "must be greater than or equal to 0"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
+
+def near(annotations: dict[str, str]) -> dict[str, Any]:
+    made = job()
+    said = {f"kueue.x-k8s.io/{name}": value for name, value in annotations.items()}
+    made["spec"]["template"]["metadata"] = {"annotations": said}
+    return made
+
+
 CASES: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("negative quota", QUEUES, queue({"nominalQuota": -1}), 403,
      webhook("vclusterqueue.kb.io", f'{FIELD}.nominalQuota: Invalid value: "-1": {NOT_NEGATIVE}')),
@@ -101,6 +109,20 @@ CASES: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("bad minimum", JOBS, job(metadata={"annotations": {"kueue.x-k8s.io/job-min-parallelism": "x"}}), 403,
      webhook("vjob.kb.io", 'metadata.annotations[kueue.x-k8s.io/job-min-parallelism]: Invalid value: "x": strconv.Atoi: parsing "x":'
              " invalid syntax")),
+    ("a rack that is no label", JOBS, near({"podset-required-topology": "a rack"}), 403,
+     webhook("vjob.kb.io", 'spec.template.metadata.annotations[kueue.x-k8s.io/podset-required-topology]: Invalid value: "a rack": name part must consist of'
+             " alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc',"
+             " regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')")),
+    ("near in two ways", JOBS, near({"podset-required-topology": "rack", "podset-preferred-topology": "rack"}), 403,
+     webhook("vjob.kb.io", "spec.template.metadata.annotations: Invalid value: must not contain more than one topology annotation:"
+             ' ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology", "kueue.x-k8s.io/podset-unconstrained-topology"]')),
+    ("slices without a size", JOBS, near({"podset-slice-required-topology": "rack"}), 403,
+     webhook("vjob.kb.io", "spec.template.metadata.annotations[kueue.x-k8s.io/podset-slice-size]: Required value: must be set when"
+             " 'kueue.x-k8s.io/podset-slice-required-topology' is specified")),
+    ("toleration of everything and something", KUEUE + "resourceflavors", {"metadata": {"name": "bad"}, "spec": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}}, 422,
+     "ResourceFlavor.kueue.x-k8s.io \"bad\" is invalid: spec.tolerations: Invalid value: a value must be empty when 'operator' is 'Exists'"),
+    ("workload without pods", KUEUE + "namespaces/default/workloads", {"metadata": {"name": "bad"}, "spec": {"podSets": []}}, 422,
+     'Workload.kueue.x-k8s.io "bad" is invalid: spec.podSets: Invalid value: 0: spec.podSets in body should have at least 1 items'),
     ("pod group without its size", PODS, pod() | {"metadata": {"name": "a", "labels": {QUEUE_LABEL: "q", "kueue.x-k8s.io/pod-group-name": "g"}}}, 403,
      webhook("vpod.kb.io", "metadata.annotations[kueue.x-k8s.io/pod-group-total-count]: Required value: both the"
              " 'kueue.x-k8s.io/pod-group-total-count' annotation and the 'kueue.x-k8s.io/pod-group-name' label should be set")),

@@ -364,6 +364,29 @@ class LocalQueueRules(_KueueRules):
         return []
 
 
+def _toleration_causes(tolerations: list[Obj]) -> list[Cause]:
+    """Each rule is told once, however many break it."""
+    broken = {
+        "operator must be Exists when 'key' is empty, which means 'match all values and all keys'": any(
+            not t.get("key") and t.get("operator") != "Exists" for t in tolerations
+        ),
+        "effect must be 'NoExecute' when 'tolerationSeconds' is set": any(
+            t.get("tolerationSeconds") is not None and t.get("effect") != "NoExecute"
+            for t in tolerations
+        ),
+        "supported toleration values: 'Equal'(default), 'Exists'": any(
+            t.get("operator", "Equal") not in ("Equal", "Exists") for t in tolerations
+        ),
+        "a value must be empty when 'operator' is 'Exists'": any(
+            t.get("operator") == "Exists" and "value" in t for t in tolerations
+        ),
+        "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'": any(
+            t.get("effect") and t["effect"] not in _TAINT_EFFECTS for t in tolerations
+        ),
+    }
+    return [bare_invalid("spec.tolerations", why) for why, is_so in broken.items() if is_so]
+
+
 class FlavorRules(_KueueRules):
     definition = "ResourceFlavor"
     webhook = "vresourceflavor.kb.io"
@@ -381,6 +404,7 @@ class FlavorRules(_KueueRules):
         if any(taint.get("effect") not in _TAINT_EFFECTS for taint in spec.get("nodeTaints") or []):
             why = "supported taint effect values: 'NoSchedule', 'PreferNoSchedule', 'NoExecute'"
             causes.append(bare_invalid("spec.nodeTaints", why))
+        causes += _toleration_causes(spec.get("tolerations") or [])
         if spec.get("topologyName") and not spec.get("nodeLabels"):
             causes.append(
                 bare_invalid("spec", "at least one nodeLabel is required when topology is set")

@@ -15,6 +15,7 @@ Schema = dict[str, Any]
 _REF = "#/components/schemas/"
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
 _CORE = "io.k8s.api.core.v1."
+LABEL = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 KUEUE = "io.x-k8s.kueue"
@@ -415,14 +416,14 @@ def _workload_spec(old: bool) -> Schema:
     pod_set = record(
         "",
         ("template",),
-        name=text("Default main."),
+        name=text("Default main.", pattern=LABEL, maxLength=63),
         template=TEMPLATE | {"description": "The pods."},
         count=whole("How many pods.", minimum=0),
         minCount=whole("How few are enough.", minimum=1),
         topologyRequest=_topology_request(old),
     )
     fields: dict[str, Schema] = {
-        "podSets": listed(pod_set, "Pods that are alike.", ("name",), maxItems=18),
+        "podSets": listed(pod_set, "Pods that are alike.", ("name",), minItems=1, maxItems=18),
         "queueName": text("The LocalQueue.", pattern=SUBDOMAIN, maxLength=253),
         "priority": whole("Higher goes first."),
         "active": flag("False: evicted, and not queued."),

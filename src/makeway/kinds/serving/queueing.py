@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from makeway.kinds import nearness
 from makeway.kinds.frameworks import JOB_KINDS
 from makeway.kinds.metadata import (
     GROUP_NAME,
@@ -22,8 +23,16 @@ from makeway.kinds.metadata import (
     SUSPENDING_PARENT,
 )
 from makeway.kinds.serving.kind import Context
-from makeway.kinds.serving.names import subdomain_problems
-from makeway.kinds.serving.refusal import Cause, Obj, invalid_value, required, webhook_denied
+from makeway.kinds.serving.names import qualified_name_problems, subdomain_problems
+from makeway.kinds.serving.refusal import (
+    Cause,
+    Obj,
+    bare_invalid,
+    forbidden_field,
+    invalid_value,
+    required,
+    webhook_denied,
+)
 
 GATES = ("kueue.x-k8s.io/admission", "kueue.x-k8s.io/topology")
 DEFAULT_QUEUE = "default"
@@ -91,6 +100,33 @@ def queued_job_causes(job: Obj) -> list[Cause]:
         causes += _positive(labels[MAX_EXEC_TIME], f"metadata.labels[{MAX_EXEC_TIME}]")
     if MIN_PARALLELISM in annotations:
         causes += _min_parallelism_causes(job, annotations[MIN_PARALLELISM])
+    template = job["spec"].get("template")
+    if isinstance(template, dict):
+        causes += _nearness_causes(template, "spec.template.metadata.annotations")
+    return causes
+
+
+def _nearness_causes(template: Obj, where: str) -> list[Cause]:
+    """Annotations that say how near pods must be have to make sense together."""
+    said = _annotations(template)
+    levels = (nearness.REQUIRED, nearness.PREFERRED, nearness.UNCONSTRAINED)
+    causes: list[Cause] = []
+    if sum(level in said for level in levels) > 1:
+        named = ", ".join(f'"{level}"' for level in levels)
+        why = f"must not contain more than one topology annotation: [{named}]"
+        causes.append(bare_invalid(where, why))
+    causes += [
+        invalid_value(f"{where}[{level}]", said[level], problem)
+        for level in (nearness.REQUIRED, nearness.PREFERRED, nearness.SLICE)
+        if level in said
+        for problem in qualified_name_problems(said[level])
+    ]
+    if nearness.SLICE in said and nearness.SLICE_SIZE not in said:
+        why = f"must be set when '{nearness.SLICE}' is specified"
+        causes.append(required(f"{where}[{nearness.SLICE_SIZE}]", why))
+    if nearness.SLICE_SIZE in said and nearness.SLICE not in said:
+        why = f"may not be set when '{nearness.SLICE}' is not specified"
+        causes.append(forbidden_field(f"{where}[{nearness.SLICE_SIZE}]", why))
     return causes
 
 
@@ -219,6 +255,12 @@ def queued_pod_causes(pod: Obj) -> list[Cause]:
         invalid_value(field, labels[QUEUE_NAME], problem)
         for problem in subdomain_problems(labels[QUEUE_NAME])
     ]
+    if labels.get(GROUP_NAME):
+        causes += [
+            invalid_value(f"metadata.labels[{GROUP_NAME}]", labels[GROUP_NAME], problem)
+            for problem in subdomain_problems(labels[GROUP_NAME])
+        ]
+    causes += _nearness_causes(pod, "metadata.annotations")
     group = labels.get(GROUP_NAME) or annotations.get(GROUP_NAME)
     total = annotations.get(GROUP_TOTAL)
     both = f"both the '{GROUP_TOTAL}' annotation and the '{GROUP_NAME}' label should be set"
