@@ -107,7 +107,7 @@ def _build_etcd(go: str, source: Path, folder: Path, tell: Tell) -> None:
         f"module makeway.dev/etcd\n\ngo 1.26\n\nrequire go.etcd.io/etcd/server/v3 v{ETCD}\n"
     )
     tell(f"etcd {ETCD}: downloading")
-    _run([go, "mod", "tidy"], source)
+    run([go, "mod", "tidy"], source)
     _compile(go, source, ["."], "-s -w", folder, tell, f"etcd {ETCD}", names=["etcd"])
 
 
@@ -117,7 +117,7 @@ def _build_kubernetes(go: str, source: Path, folder: Path, tell: Tell) -> None:
     (source / "go.mod").write_text(requires)
     title = f"Kubernetes {VERSION}"
     tell(f"{title}: downloading")
-    told = _run([go, "mod", "download", "-json", f"k8s.io/kubernetes@v{VERSION}"], source)
+    told = run([go, "mod", "download", "-json", f"k8s.io/kubernetes@v{VERSION}"], source)
     upstream = Path(json.loads(told)["GoMod"]).read_text()
     replaced = "\n".join(
         f"\t{module} => {module} {LIBRARY}" for module in sorted(set(_UNRELEASED.findall(upstream)))
@@ -138,14 +138,14 @@ def _compile(
     names: list[str],
 ) -> None:
     """Build the packages into the folder, telling how many of the needed packages are compiled."""
-    total = len(_run([go, "list", "-deps", *packages], source).split())
+    total = len(run([go, "list", "-deps", *packages], source).split())
     out = source / "bin"
     out.mkdir()
     target = str(out / names[0]) if packages == ["."] else f"{out}/"
     command = [go, "build", "-v", "-trimpath", "-ldflags", flags, "-o", target, *packages]
     last: list[str] = []
     with subprocess.Popen(
-        command, cwd=source, env=_environment(), stderr=subprocess.PIPE, text=True
+        command, cwd=source, env=environment(), stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         for done, line in enumerate(process.stderr, start=1):
@@ -161,13 +161,13 @@ def _compile(
         fresh.replace(folder / name)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=mod"}
 
 
-def _run(command: list[str], folder: Path) -> str:
+def run(command: list[str], folder: Path) -> str:
     result = subprocess.run(
-        command, cwd=folder, env=_environment(), capture_output=True, text=True, check=False
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False
     )
     if result.returncode != 0:
         last = result.stderr.strip().splitlines()[-3:]

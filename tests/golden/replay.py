@@ -260,47 +260,11 @@ class Replay:
                 await self.box.client.patch(PODS, entry.name, exits, entry.namespace)
 
     async def _end(self, pod: Json, code: int) -> None:
-        now = timestamp(time.time())
-        reason = "Completed" if code == 0 else "Error"
-        why_not_ready = "PodCompleted" if code == 0 else "PodFailed"
-        ended = {
-            "phase": "Succeeded" if code == 0 else "Failed",
-            "conditions": [
-                {
-                    "type": kind,
-                    "status": status,
-                    "reason": reason_of_condition,
-                    "lastTransitionTime": now,
-                }
-                for kind, status, reason_of_condition in (
-                    ("Ready", "False", why_not_ready),
-                    ("ContainersReady", "False", why_not_ready),
-                    ("Initialized", "True", "PodCompleted" if code == 0 else None),
-                    ("PodReadyToStartContainers", "False", None),
-                )
-            ],
-            "containerStatuses": [
-                {
-                    **status,
-                    "ready": False,
-                    "started": False,
-                    "state": {
-                        "terminated": {
-                            "exitCode": code,
-                            "reason": reason,
-                            "startedAt": status["state"].get("running", {}).get("startedAt", now),
-                            "finishedAt": now,
-                        }
-                    },
-                }
-                for status in pod["status"].get("containerStatuses") or ()
-            ],
-        }
         meta = pod["metadata"]
         await self.box.client.patch(
             PODS,
             meta["name"],
-            {"status": ended},
+            {"status": ended(pod, code)},
             meta["namespace"],
             kind="strategic",
             subresource="status",
@@ -523,6 +487,40 @@ def _pretending(document: str) -> str:
     annotations = node.setdefault("metadata", {}).setdefault("annotations", {})
     annotations.update(FAKE_NODE)
     return json.dumps(node) + "\n"
+
+
+def ended(pod: Json, code: int) -> Json:
+    """What a kubelet writes when all containers of a pod have ended with this exit code."""
+    now = timestamp(time.time())
+    why_not_ready = "PodCompleted" if code == 0 else "PodFailed"
+    return {
+        "phase": "Succeeded" if code == 0 else "Failed",
+        "conditions": [
+            {"type": kind, "status": status, "reason": reason, "lastTransitionTime": now}
+            for kind, status, reason in (
+                ("Ready", "False", why_not_ready),
+                ("ContainersReady", "False", why_not_ready),
+                ("Initialized", "True", "PodCompleted" if code == 0 else None),
+                ("PodReadyToStartContainers", "False", None),
+            )
+        ],
+        "containerStatuses": [
+            {
+                **status,
+                "ready": False,
+                "started": False,
+                "state": {
+                    "terminated": {
+                        "exitCode": code,
+                        "reason": "Completed" if code == 0 else "Error",
+                        "startedAt": status["state"].get("running", {}).get("startedAt", now),
+                        "finishedAt": now,
+                    }
+                },
+            }
+            for status in pod["status"].get("containerStatuses") or ()
+        ],
+    }
 
 
 @contextlib.asynccontextmanager
