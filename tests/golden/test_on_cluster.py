@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.backends import kube_available
 from tests.e2e.harness import chosen_backend, kubectl_path
-from tests.golden.test_recordings import ARCHIVE, ROOT, counts
+from tests.golden.test_recordings import ROOT, counts, unpacked
 
 pytestmark = [
     pytest.mark.kubectl,
@@ -23,8 +22,7 @@ pytestmark = [
 
 
 def replay(folder: Path, *more: str) -> dict[str, int]:
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+    unpacked(folder, "recordings.tar.xz")
     command = [sys.executable, "-m", "tests.golden", str(folder), "--backend", "kube"]
     # They wait for graces and for quiet most of the time.
     done = subprocess.run(
