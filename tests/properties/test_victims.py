@@ -235,7 +235,7 @@ def _quota_suffices(state: State, hold: Hold, gone: list[Evict], own: bool) -> b
         # Quota that others borrow is reclaimed for what one owns: staying within it can be what a victim is for.
         reclaims = any(evict.reason.rule == "InCohortReclamation" for evict in gone)
         if own:
-            return queue.fits_in_nominal(usage)
+            return fits and queue.fits_in_nominal(usage)
         return fits and (owned or not reclaims or queue.fits_in_nominal(usage))
 
 
