@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from makeway.kinds import conditions
 from makeway.kinds.labels import read_selector
-from makeway.kinds.metadata import Json, key, labels, name, namespace, spec, status
+from makeway.kinds.metadata import (
+    Json,
+    annotations_of,
+    key,
+    labels,
+    name,
+    namespace,
+    spec,
+    status,
+)
 from makeway.model.node import Node, NodeName
 from makeway.model.resources import amounts_of, frozen
 from makeway.model.selectors import Taint
 from makeway.model.workload import Budget
+
+FAKE: Final = ("kwok.x-k8s.io/node", "fake")
 
 
 def node_from(node: Json) -> Node:
@@ -25,6 +38,11 @@ def node_from(node: Json) -> Node:
         ready=not conditions.is_false(node, "Ready"),
         allocatable=frozen(amounts_of(said.get("allocatable") or said.get("capacity"))),
     )
+
+
+def is_fake(node: Json) -> bool:
+    """Without a machine behind it, by KWOK's annotation: it pretends."""
+    return annotations_of(node).get(FAKE[0]) == FAKE[1]
 
 
 def budget_from(obj: Json) -> Budget:

@@ -13,8 +13,8 @@ import msgspec
 import psutil
 
 from makeway.control.clock import timestamp
-from makeway.embedded.node.pretend import is_fake
 from makeway.embedded.store import Store
+from makeway.kinds.node import is_fake
 from makeway.kinds.pods import requests_of
 from makeway.kinds.serving.columns import at
 from makeway.kinds.serving.refusal import Obj, not_found

@@ -30,8 +30,8 @@ from makeway.control.clock import SystemClock, parse_timestamp, timestamp
 from makeway.embedded.mirror import Mirror
 from makeway.embedded.podstatus import Address, ContainerState, Terminated, status_body
 from makeway.embedded.workqueue import WorkQueue
+from makeway.kinds.node import is_fake
 
-FAKE = ("kwok.x-k8s.io/node", "fake")
 PRETEND = "makeway.dev/pretend-"
 WRITERS = 32
 KILLED = 137
@@ -233,10 +233,6 @@ class PretendedNodes:
             PODS, key[1], patch, key[0], kind="strategic", subresource="status"
         )
         self._pods.note(answer)
-
-
-def is_fake(node: Object) -> bool:
-    return (node["metadata"].get("annotations") or {}).get(FAKE[0]) == FAKE[1]
 
 
 def missing_node_status(node: Object, now: float) -> Object:
